@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -40,14 +41,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write the transcripts in tests/model/testdata anew")
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> object:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """In CI nothing may be skipped but what needs an installation of Waltz 0.13.2."""
-    outcome = yield
-    report = outcome.get_result()
+    report = yield
     if os.environ.get("CI") and report.skipped and item.get_closest_marker("java") is None:
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} was skipped, which CI does not allow: {report.longrepr}"
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -177,7 +178,7 @@ def _extreme_values(hint: Any, who: Identity) -> list[Any]:
     if typing.get_origin(hint) is tuple:
         return []
     limits = [_limit(sign, 63) for sign in (1, -1)]
-    return [_build(hint, lambda name, of, limit=limit: _value(name, of, who, limit)) for limit in limits]
+    return [_build(hint, partial(_value, who=who, number=limit)) for limit in limits]
 
 
 # ---- bytes -----------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ import attrs
 
 from tests.attacks import web
 from tests.attacks.messages import (
+    KEY,
     PROTOCOLS,
     Identity,
     encoded,
@@ -74,8 +75,8 @@ class Attacker:
         self.made = 0
         self.held = 0  # at once, at most
         self.rng = random.Random(target.seed)
-        key = {"key": UUID(target.key)} if target.key else {}
-        self.who = Identity(client_id=target.client_id, partitions=target.partitions, **key)
+        key = UUID(target.key) if target.key else KEY
+        self.who = Identity(client_id=target.client_id, partitions=target.partitions, key=key)
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._context.check_hostname = False
         self._context.verify_mode = ssl.CERT_NONE

@@ -61,7 +61,7 @@ class Versions:
         for number in range(count):
             span = slice(number * SECTOR, (number + 1) * SECTOR)
             sectors.append(sorted({version[span].ljust(SECTOR, b"\0") for version in self.versions}))
-        found = set()
+        found: set[bytes] = set()
         for choice in itertools.product(*sectors) if prod(map(len, sectors)) <= _MOST else _halves(sectors):
             whole = b"".join(choice)
             found.update(whole[:size] for size in sizes)

@@ -32,7 +32,16 @@ from waltz_core.base.ids import Endpoint
 from waltz_core.operations.restart import Kind, Progress, Step, marked
 from waltz_core.operations.transparency import Checkpoint
 from waltz_core.server.journal import JournalWrite, JournalWritten
-from waltz_core.server.journal_format import Gap, Mode, Started, Synced, decode_entries, encode_entry, sound_size
+from waltz_core.server.journal_format import (
+    SUFFIX,
+    Gap,
+    Mode,
+    Started,
+    Synced,
+    decode_entries,
+    encode_entry,
+    sound_size,
+)
 from waltz_core.storage import control
 from waltz_core.storage.effects import (
     Create,
@@ -63,7 +72,7 @@ from waltz_trio.net.ports import HeldPorts
 from waltz_trio.net.tls import load_pair
 from waltz_trio.node.embedded import Layout, make_certificates, open_directory, read_layout, write_layout
 from waltz_trio.node.journal import JournalFiles
-from waltz_trio.node.journal_directory import SUFFIX, JournalDirectory
+from waltz_trio.node.journal_directory import JournalDirectory
 from waltz_trio.storage.disk import Disk
 from waltz_trio.storage.files import Files
 from waltz_trio.storage.syncs import SyncTimes

@@ -91,9 +91,9 @@ def _apply(one: Operation, value: Any) -> tuple[bool, Any]:
 
 def lists(
     operations: Iterable[Operation], final: Mapping[int, Sequence[int]] | None = None
-) -> tuple[list[ListTransaction], dict[Hashable, list[Hashable]]]:
+) -> tuple[list[ListTransaction[Hashable]], dict[Hashable, list[Hashable]]]:
     """Transactions as `check_lists` takes them, named by what they append, and the lists in the end."""
-    transactions: list[ListTransaction] = []
+    transactions: list[ListTransaction[Hashable]] = []
     longest: dict[Hashable, list[Hashable]] = {key: list(elements) for key, elements in (final or {}).items()}
     for at, one in enumerate(operations):
         if one.kind != "txn":

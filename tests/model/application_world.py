@@ -469,7 +469,7 @@ class ApplicationWorld:
 
     def _fly(self) -> None:
         """An append is judged, or its outcome arrives; those of one member keep their order."""
-        first = {}
+        first: dict[tuple[int, bool], InFlight] = {}
         for each in self.flying:
             first.setdefault((id(each.member), each.judged is None), each)
         chosen = self.rng.choice(list(first.values()))

@@ -53,10 +53,11 @@ from waltz_core.storage.replica import State
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.connection import ADMIN_PROTOCOL, STORAGE_PROTOCOL, Connection
+from waltz_core.wire.records import RecordRun
 from waltz_testing.simulation.mount import ROOT, Mount
 from waltz_testing.simulation.volume import Volume
 from waltz_trio.storage.files import Files
-from waltz_trio.storage.group import SyncEach, SyncWhole, carry_out, look
+from waltz_trio.storage.group import Failures, SyncEach, SyncWhole, carry_out, look
 
 KEY = UUID(int=7)
 LETTERS = "abmtwr"
@@ -260,14 +261,15 @@ class Process:
             self._conns[effect.conn].receive(effect.data, self._answers)
             return []
         if self.peer is None:
-            self._to_dialer.append(effect.data)  # this is the node that is asked
+            self._to_dialer.append(bytes(effect.data))  # this is the node that is asked
             return []
-        self.peer.step([Received(effect.conn, effect.data)])
+        self.peer.step([Received(effect.conn, bytes(effect.data))])
         answers, self.peer._to_dialer = self.peer._to_dialer, []
         return [Received(effect.conn, data) for data in answers]
 
     def _carry_out(self, batch: DiskBatch) -> list[DiskEvent]:
-        steps, answer = carry_out([batch], lambda files: False), None
+        steps = carry_out([batch], lambda files: False)
+        answer: Failures | None = None
         while True:
             try:
                 step = steps.send(answer)
@@ -639,7 +641,7 @@ def _records(process: Process) -> list[Record | None]:
     return given
 
 
-def _read(process: Process, work: Procedure[tuple[list[Record], int | None]]) -> tuple[list[Record], int | None]:
+def _read(process: Process, work: Procedure[tuple[RecordRun, int | None]]) -> tuple[RecordRun, int | None]:
     answer: Any = None
     while True:
         try:

@@ -28,7 +28,15 @@ def traces(seeds: range, directory: Path) -> tuple[list[dict[str, str]], list[in
     running = []
     for hash_seed in HASH_SEEDS:
         path = directory / f"digests-{hash_seed}"
-        command = [sys.executable, "-m", "tests.model.fuzz", "--seeds", f"{seeds[0]}..{seeds[-1]}", "--digests", path]
+        command: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "tests.model.fuzz",
+            "--seeds",
+            f"{seeds[0]}..{seeds[-1]}",
+            "--digests",
+            path,
+        ]
         command += ["--json", path.with_suffix(".json")]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         running.append((path, subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)))

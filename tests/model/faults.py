@@ -616,7 +616,7 @@ class Faults:
         """A replica that may go: any other than the victim may hold the only copy."""
         if self.run.may_lose:
             return self.victim if self.victim.holds else None
-        return self.rng.choice(self.cluster.replicas)
+        return self.rng.choice([storage for storage in self.cluster.storages if storage.holds])
 
 
 KINDS = tuple(

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tests.model.cluster import ROOT, SimStorage
 from waltz_core.base.edge import CloseConn, Reading, Report, ZkDone, ZkRequest, ZkSet
 from waltz_core.base.ids import ReqId, req_partition
-from waltz_core.server.partition import OwnershipPhase
+from waltz_core.server.ownership import OwnershipPhase
+from waltz_core.server.partition import PartitionServer
 from waltz_core.wire.client_codec import MAGIC as CLIENT
 from waltz_core.wire.client_messages import ErrorCode, Refusal
 from waltz_core.wire.frame import HEADER, HEADER_SIZE, HELLO_MAGIC
@@ -22,6 +23,7 @@ from waltz_core.zookeeper.paths import cluster_paths
 if TYPE_CHECKING:
     from tests.model.observer import Observer
     from waltz_testing.simulation.world import SimNode
+    from waltz_testing.simulation.world_zookeeper import Caller
 
 PREFIX = "mark "
 PROXY = "proxy"  # the name of the process
@@ -248,7 +250,7 @@ class Marks:
             if part in text:
                 self.reach(name)
 
-    def _on_zk_answer(self, node: SimNode, request: ZkRequest, answer: Any, arrives: bool) -> None:
+    def _on_zk_answer(self, node: Caller, request: ZkRequest, answer: Any, arrives: bool) -> None:
         if not isinstance(request, ZkSet) or request.path not in self._id_paths or not isinstance(answer, ZkDone):
             return
         if self._lost_ids.pop(request.path, node.name) != node.name:
@@ -258,7 +260,7 @@ class Marks:
 
     # ---- processes -------------------------------------------------------------------------------
 
-    def look_at_server(self, node: SimNode, partitions: dict[int, Any]) -> None:
+    def look_at_server(self, node: SimNode, partitions: Mapping[int, PartitionServer]) -> None:
         """A server was stepped."""
         name, epoch, known = node.name, node.epoch, self._pending
         for partition_id, partition in partitions.items():

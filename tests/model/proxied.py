@@ -82,8 +82,8 @@ class SimProxy:
         self.rng = Random(f"{world.seed}/proxy/disk")
         self.files: dict[int, bytearray] = {}
         self.reached: dict[str, None] = {}  # coverage marks that only the disk knows of
-        self.node.on_crash = lambda: self.session.crash()
         self.session = SimNode(world, "proxy-session", lambda: _Session(self))
+        self.node.on_crash = self.session.crash
         self._starts = 0
         self._memory = self.rng.choice((500, 5_000, 32 << 20))  # bytes, of payloads
         self._disk = self.rng.choice((0, 20_000, 1 << 20))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from tests.twin_0132.recovery import Recovery0132
 from waltz_core.base.ids import ReplicaId, ReqId
 from waltz_core.base.log import Record, SessionInfo
 from waltz_core.store import recovery_events as rec
@@ -18,6 +19,7 @@ from waltz_core.zookeeper.znodes import PartitionMetadata, ReplicaState
 PARTITION = 7
 
 Call: TypeAlias = rec.AskMax | rec.Truncate | rec.SetLowWaterMark | rec.ReadRecords | rec.WriteRecords
+AnyRecovery: TypeAlias = Recovery | Recovery0132
 Pending: TypeAlias = Call | rec.CasMetadata
 
 
@@ -91,7 +93,7 @@ class World:
         self,
         storages: dict[str, Storage],
         metadata: PartitionMetadata,
-        make: Callable[[PartitionMetadata, int], Recovery],
+        make: Callable[[PartitionMetadata, int], AnyRecovery],
     ) -> None:
         self.storages = storages
         self.metadata = metadata

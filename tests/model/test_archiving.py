@@ -12,7 +12,7 @@ from tests.model.test_log_start import ask
 from tests.model.test_server import Client, session_of
 from waltz_core.base.edge import Level
 from waltz_core.server.archive_calls import ArchiveEqual, ArchivePolicy
-from waltz_core.server.archiving import Stage
+from waltz_core.server.archiving import Archiving, Stage
 from waltz_core.wire import client_messages as messages
 
 COUNT = 60
@@ -229,7 +229,7 @@ def test_an_archive_that_does_not_answer_is_begun_anew() -> None:
 
 
 def stage_of(cluster: SimCluster) -> Stage:
-    archiving = cluster.servers[0].machine.partitions[0].archiving
+    archiving: Archiving | None = cluster.servers[0].machine.partitions[0].archiving
     assert archiving is not None
     return archiving.stage
 

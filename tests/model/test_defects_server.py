@@ -11,7 +11,7 @@ from tests.model.cluster import SimCluster, SimStorage
 from tests.model.test_server import PATHS, Client, opened, session_of
 from tests.twin_0132.server import Appender0132
 from tests.unit.server.test_appender import append, appender_with, launch, sender
-from waltz_core.base.edge import Shutdown, ZkSet
+from waltz_core.base.edge import Shutdown, ZkCreate, ZkRequest, ZkSet
 from waltz_core.base.ids import make_req_id
 from waltz_core.base.log import Record
 from waltz_core.server.appender import Appender
@@ -20,6 +20,7 @@ from waltz_core.server.feed import Feed
 from waltz_core.server.feed_cache import FeedCache
 from waltz_core.wire import client_messages as messages
 from waltz_core.zookeeper import znodes
+from waltz_testing.simulation.world_zookeeper import Caller
 
 both = pytest.mark.parametrize("on", [False, True], ids=["0.13.2", "ours"])
 
@@ -336,14 +337,14 @@ def test_the_first_to_make_the_metadata_of_a_partition_need_not_be_us() -> None:
     cluster = SimCluster(10)
     world = cluster.world
     made: list[bool] = []
-    request = world.zookeeper.request
+    ask = world.zookeeper.request
 
-    def first(node: Any, wanted: Any) -> None:
-        if not made and type(wanted).__name__ == "ZkCreate" and wanted.path == PATHS.partition(0):
+    def first(node: Caller, request: ZkRequest) -> None:
+        if not made and isinstance(request, ZkCreate) and request.path == PATHS.partition(0):
             made.append(True)
             data = znodes.encode_partition_metadata(znodes.EMPTY_METADATA)
-            world.zookeeper.write([attrs.evolve(wanted, data=data)])
-        request(node, wanted)
+            world.zookeeper.write([attrs.evolve(request, data=data)])
+        ask(node, request)
 
     world.zookeeper.request = first  # type: ignore[method-assign]  # somebody else is faster
     cluster.start()
@@ -470,14 +471,14 @@ def test_a_session_that_another_server_announced_first_is_not_written_over() -> 
     cluster = SimCluster(11)
     world = cluster.world
     others: list[int] = []
-    request = world.zookeeper.request
+    ask = world.zookeeper.request
 
-    def between(node: Any, wanted: Any) -> None:
-        if not others and isinstance(wanted, ZkSet) and wanted.path == PATHS.partition(0):
+    def between(node: Caller, request: ZkRequest) -> None:
+        if not others and isinstance(request, ZkSet) and request.path == PATHS.partition(0):
             others.append(5)
             theirs = znodes.PartitionMetadata(1, 5, ())
-            world.zookeeper.write([ZkSet(0, wanted.path, znodes.encode_partition_metadata(theirs), -1)])
-        request(node, wanted)
+            world.zookeeper.write([ZkSet(0, request.path, znodes.encode_partition_metadata(theirs), -1)])
+        ask(node, request)
 
     world.zookeeper.request = between  # type: ignore[method-assign]  # somebody else is faster
     cluster.start()

@@ -8,8 +8,9 @@ import pytest
 
 from tests.model.cluster import SimCluster
 from tests.model.test_server import PATHS, session_of
-from waltz_core.base.edge import ZkError, ZkFailed, ZkGet, ZkSet
+from waltz_core.base.edge import ZkError, ZkFailed, ZkGet, ZkRequest, ZkSet
 from waltz_core.zookeeper import znodes
+from waltz_testing.simulation.world_zookeeper import Caller
 
 
 @pytest.mark.parametrize("error", [ZkError.NO_NODE, ZkError.REFUSED])
@@ -17,19 +18,19 @@ def test_states_that_are_refused_are_not_asked_about_ten_times_a_second(error: Z
     """Before, every 100 ms for ever, and nobody was told."""
     cluster = SimCluster(14)
     world = cluster.world
-    request = world.zookeeper.request
+    ask = world.zookeeper.request
     seen: list[Any] = []
     refusing = [True]
 
-    def between(node: Any, wanted: Any) -> None:
-        if isinstance(wanted, (ZkSet, ZkGet)) and wanted.path == PATHS.partition(0):
-            seen.append(wanted)
-            states = isinstance(wanted, ZkSet) and znodes.decode_partition_metadata(wanted.data or b"").replica_states
+    def between(node: Caller, request: ZkRequest) -> None:
+        if isinstance(request, (ZkSet, ZkGet)) and request.path == PATHS.partition(0):
+            seen.append(request)
+            states = isinstance(request, ZkSet) and znodes.decode_partition_metadata(request.data or b"").replica_states
             gone = error is ZkError.NO_NODE and len(seen) > 3
             if refusing[0] and (states or gone):
-                node.post_later(1, ZkFailed(wanted.ticket, error))
+                node.post_later(1, ZkFailed(request.ticket, error))
                 return
-        request(node, wanted)
+        ask(node, request)
 
     world.zookeeper.request = between  # type: ignore[method-assign]  # an access list, or a znode that is gone
     cluster.start()

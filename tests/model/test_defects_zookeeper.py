@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.model.cluster import ROOT, SimCluster
 from tests.twin_0132.cluster import Coordinator0132, IncompleteAssignmentError, assign_0132
 from tests.unit.cluster.coordinators import PATHS, World
-from waltz_core.base.edge import ZkSet
+from waltz_core.base.edge import ZkRequest, ZkSet
 from waltz_core.cluster.assignment import Member, assign
 from waltz_core.cluster.coordinator import Coordinator
 from waltz_core.zookeeper import znodes
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_core.zookeeper.znodes import EMPTY_ASSIGNMENT
+from waltz_testing.simulation.world_zookeeper import Caller
 
 both = pytest.mark.parametrize("on", [False, True], ids=["0.13.2", "ours"])
 
@@ -50,14 +49,14 @@ def test_an_assignment_that_somebody_wrote_meanwhile_is_not_written_over() -> No
     cluster = SimCluster(13)
     zookeeper, path = cluster.world.zookeeper, cluster_paths(ROOT).servers
     others: list[int] = []
-    request = zookeeper.request
+    ask = zookeeper.request
 
-    def between(node: Any, wanted: Any) -> None:
-        if not others and isinstance(wanted, ZkSet) and wanted.path == path:
+    def between(node: Caller, request: ZkRequest) -> None:
+        if not others and isinstance(request, ZkSet) and request.path == path:
             others.append(7)
             theirs = znodes.PartitionAssignment(0, 1, (znodes.ServerPartitions(99, ((0, 7),)),))
             zookeeper.write([ZkSet(0, path, znodes.encode_partition_assignment(theirs), -1)])
-        request(node, wanted)
+        ask(node, request)
 
     zookeeper.request = between  # type: ignore[method-assign]  # somebody else is faster
     cluster.start()

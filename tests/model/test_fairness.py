@@ -263,8 +263,7 @@ def test_what_waits_alone_is_handled_without_a_pause() -> None:
     cluster.world.run(cluster.world.now + 100)
     begun = cluster.world.now
     flooder.send(*flushes(flooder, FLOOD))
-    answers = lambda: [m for m in flooder.received if isinstance(m, messages.FlushResponse)]  # noqa: E731
-    flooder.wait(lambda: len(answers()) == FLOOD)
+    flooder.wait(lambda: sum(isinstance(m, messages.FlushResponse) for m in flooder.received) == FLOOD)
     assert cluster.world.now - begun < FLOOD // 50
 
 

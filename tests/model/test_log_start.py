@@ -250,7 +250,7 @@ class Swarm:
         client = self.client()
         start = ask(client, messages.LogStartRequest(client.req_id())).log_start
         assert self.start <= start <= self.asked
-        found = []
+        found: list[bytes] = []
         while start + len(found) < len(self.log):
             first = start + len(found)
             answer = ask(client, messages.RecordRangeRequest(client.req_id(), first, len(self.log), 0, 0, False))

@@ -14,7 +14,7 @@ from tests.model.test_server import Client
 from waltz_core.base.edge import Shutdown
 from waltz_core.base.ids import Endpoint, make_req_id
 from waltz_core.client.calls import Phase
-from waltz_core.server.partition import OwnershipPhase
+from waltz_core.server.ownership import OwnershipPhase
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 
@@ -60,6 +60,10 @@ class Scene:
             return None
         partition = self.app.node.machine.partitions.get(0)
         return None if partition is None else partition.phase
+
+    def client_is_elsewhere(self) -> bool:
+        """In another phase than that of a server which does not know that it has the partition."""
+        return self.client_phase() is not Phase.NOT_READY
 
     def reach(self, condition: Callable[[], bool]) -> None:
         assert self.world.run_while(lambda: not condition(), 60_000), "the phase was not reached"
@@ -162,17 +166,15 @@ def stranger(scene: Scene) -> None:
         if peer.closed or connection.version is None:
             return
         data = bytearray()
-        for number, message in enumerate(
-            (
-                messages.AppendRequest(make_req_id(9, 1, 0, 1), -1, (1,), (), (), 0, b"", 0),
-                messages.TransactionDataRequest(make_req_id(9, 1, 0, 2), 77),
-                messages.FlushRequest(make_req_id(9, 1, 0, 3)),
-                messages.HighWaterMarkRequest(make_req_id(9, 1, 0, 4)),
-                messages.MountRequest(make_req_id(9, 1, 0, 5), 10_000, 0),
-                messages.FeedRequest(make_req_id(9, 1, 0, 6), 10_000),
-            )
-        ):
-            assert number < 6
+        said: list[messages.ClientMessage] = [
+            messages.AppendRequest(make_req_id(9, 1, 0, 1), -1, (1,), (), (), 0, b"", 0),
+            messages.TransactionDataRequest(make_req_id(9, 1, 0, 2), 77),
+            messages.FlushRequest(make_req_id(9, 1, 0, 3)),
+            messages.HighWaterMarkRequest(make_req_id(9, 1, 0, 4)),
+            messages.MountRequest(make_req_id(9, 1, 0, 5), 10_000, 0),
+            messages.FeedRequest(make_req_id(9, 1, 0, 6), 10_000),
+        ]
+        for message in said:
             connection.encode(message, data)
         peer.send(bytes(data))
 
@@ -264,7 +266,7 @@ def client_of_one_that_does_not_know() -> Scene:
         scene.cluster.until_open()
         scene.app.start()
         give_to_the_second(scene, pause)
-        if scene.world.run_while(lambda scene=scene: scene.client_phase() is not Phase.NOT_READY, 5_000):
+        if scene.world.run_while(scene.client_is_elsewhere, 5_000):
             return scene
     raise AssertionError("the phase was not reached")
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.model.cluster import ROOT
 from tests.model.faults import KINDS
-from tests.model.recovery_world import PARTITION, Storage, World, make_record, state
+from tests.model.recovery_world import PARTITION, AnyRecovery, Storage, World, make_record, state
 from tests.model.run import Run
 from tests.twin_0132.recovery import Recovery0132
 from waltz_core.base.edge import ZkSet
@@ -200,12 +200,13 @@ def test_one_voter_and_one_that_was_set_back_wait() -> None:
     """What the absent voter and the one set back may have committed together is not given up."""
     storages = three(100, 99, Storage(3, 50, 50, []))
     states = tuple(state(replica, 5, UNRESOLVED) for replica in "abc")
-    for kind, resolved in ((Recovery, None), (Recovery0132, 99)):
-        world = World(
-            {"b": storages["b"], "c": Storage(3, 50, 50, [])},
-            PartitionMetadata(1, 6, states),
-            lambda metadata, version, kind=kind: kind(PARTITION, 6, 1, metadata, version, ("a", "b", "c")),
-        )
+    kinds: list[tuple[type[AnyRecovery], int | None]] = [(Recovery, None), (Recovery0132, 99)]
+    for kind, resolved in kinds:
+
+        def recover(metadata: PartitionMetadata, version: int, kind: type[AnyRecovery] = kind) -> AnyRecovery:
+            return kind(PARTITION, 6, 1, metadata, version, ("a", "b", "c"))
+
+        world = World({"b": storages["b"], "c": Storage(3, 50, 50, [])}, PartitionMetadata(1, 6, states), recover)
         for replica in "bc":
             world.arrive(replica)
             world.settle()

@@ -491,7 +491,7 @@ def test_a_preference_is_answered_when_zookeeper_has_it() -> None:
 
     def written() -> tuple[bool, bool, bool]:
         zk, endpoint = cluster.world.zookeeper, Endpoint("server0", 6000)
-        nodes = {node.path: node.data for node in zk.tree.describe()}
+        nodes = {node.path: node.data or b"" for node in zk.tree.describe()}
         listed = [data for path, data in nodes.items() if path.startswith(f"{PATHS.servers}/")]
         (ours,) = (found for found in map(znodes.decode_server_descriptor, listed) if found.endpoint == endpoint)
         assigned = dict(znodes.decode_partition_assignment(nodes[PATHS.servers]).of_server(ours.server_id))
@@ -605,8 +605,9 @@ def test_an_orderly_end_lets_go_of_the_partitions_at_once() -> None:
     started = world.now
     cluster.servers[owner].on_effect = None
     assert world.run_while(lambda: cluster.servers[owner].ended is None, 10_000)
-    assert cluster.servers[owner].ended is not None
-    assert cluster.servers[owner].ended.reason == ""
+    ended = cluster.servers[owner].ended
+    assert ended is not None
+    assert ended.reason == ""
 
     def moved() -> bool:
         partitions = cluster.servers[1 - owner].machine.snapshot(world.now).partitions

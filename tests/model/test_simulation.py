@@ -14,7 +14,8 @@ from tests.model.determinism import traces
 from tests.model.faults import MEMBERSHIP
 from tests.model.run import COMMITS_MIN, RUN_MS, draw_plan, run_seed
 from waltz_core.locks.table import LockTable
-from waltz_core.server.appender import Appender, Barrier
+from waltz_core.server.append_queue import Barrier
+from waltz_core.server.appender import Appender
 from waltz_testing.simulation.mount import Mount
 
 HERE = Path(__file__).parent

@@ -221,7 +221,8 @@ def told(effect: Any) -> str | None:
         case Deliver(run=run):
             return f"apply {span(data.transaction_id for data in run)}"
         case Fetched(payloads=payloads):
-            return ", ".join(f"transaction {number} says {data.decode()!r}" for number, data in payloads)
+            known = ((number, data) for first, run in payloads for number, data in enumerate(run, first))
+            return ", ".join(f"transaction {number} says {data.decode()!r}" for number, data in known)
         case StatusChanged(phase=phase):
             return f"the partition is: {phase.value}"
     return None

@@ -118,6 +118,7 @@ class Agent:
             return
         self.questions += 1
         (question,) = FrameReader().receive(encode_message(effect))
+        assert isinstance(question, calls.ArchiveAsk), question
         self._asked[question.ticket] = question
         if isinstance(question, calls.ArchiveCompare):
             _, end = self._comparing.get(question.partition_id, (-1, -1))

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 
 import attrs
@@ -97,6 +98,10 @@ def transfer_in_database(db: sqlite3.Cursor, *args: object) -> Append | None:
     return transfer(orders_of(db), *args)  # type: ignore[arg-type]  # as drawn
 
 
+def _holds(invariant: Callable[[list[Transfer]], bool], db: sqlite3.Cursor) -> bool:
+    return invariant(orders_of(db))
+
+
 _SCHEMA = "CREATE TABLE IF NOT EXISTS transfer (source TEXT, target TEXT, amount INTEGER, name TEXT)"
 _INVARIANTS = (nobody_is_overdrawn, no_order_is_paid_twice)
 IN_MEMORY = Simulated(lambda directory: DictView(apply, [], keys=Keys(key_of)), _INVARIANTS)
@@ -105,7 +110,7 @@ ON_DISK = Simulated(
     lambda directory: SqliteView(
         directory / "bank.db", put, apply_many=put_many, schema=_SCHEMA, name="bank", version=1, keys=Keys(key_of)
     ),
-    [lambda db, check=check: check(orders_of(db)) for check in _INVARIANTS],
+    [partial(_holds, check) for check in _INVARIANTS],
     orders_of,
 )
 

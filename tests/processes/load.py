@@ -112,7 +112,7 @@ class Load:
                 found = len(applied[name].get(partition, ()))
                 assert found == length, f"{name} applied {found} of {length} in partition {partition}"
             self._check_balances(name, _replay(replicas, marks))
-        lists = [found for name in self.names if (found := self._lists(name)) is not None]
+        lists = [kept for name in self.names if (kept := self._lists(name)) is not None]
         if lists:
             assert all(one == lists[0] for one in lists), "the lists of two clients differ"
             verdict.in_cycle_check = check_lists(list_transactions(attempts), lists[0])
@@ -163,13 +163,13 @@ class Load:
             return {(partition, account): balance for partition, account, balance in rows}
 
 
-def list_transactions(attempts: Mapping[str, Attempt]) -> Iterator[ListTransaction]:
+def list_transactions(attempts: Mapping[str, Attempt]) -> Iterator[ListTransaction[tuple[int, int]]]:
     """Attempts to append to a list, with what they had read."""
     for name, attempt in attempts.items():
         body = attempt.payload.body
         if isinstance(body, dict):
             partition = attempt.partition
-            read = {(partition, number): seen for number, seen in body["read"]}
+            read: dict[tuple[int, int], list[str]] = {(partition, number): seen for number, seen in body["read"]}
             failed = bool(attempt.why)
             yield ListTransaction(
                 name, attempt.invoked, attempt.returned, failed, [(partition, body["appended"])], read

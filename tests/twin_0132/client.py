@@ -11,6 +11,7 @@ No defect: it reads every payload at a server, its own ones too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from tests.twin_0132.wire import Connection0132
 from waltz_core.client.link import ConnectionState, Link
@@ -23,6 +24,8 @@ from waltz_core.client.patience import Patience
 from waltz_core.client.payload_reads import PayloadReads
 from waltz_core.client.reads import PartitionReads
 from waltz_core.client.router import ClientRouter
+from waltz_core.wire.client_messages import ClientMessage
+from waltz_core.wire.connection import Connection
 
 _NOBODY_LISTENED_MS = 1_000
 
@@ -30,7 +33,7 @@ _NOBODY_LISTENED_MS = 1_000
 class Link0132(Link):
     """A connection that is dialed again without a pause."""
 
-    make_connection = Connection0132
+    make_connection: ClassVar[type[Connection[ClientMessage]]] = Connection0132
 
     __slots__ = ("_connected",)
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from waltz_core.base.contract import Rng
 from waltz_core.base.errors import ClusterError
 from waltz_core.cluster.assignment import FewerPartitionsError, Member
-from waltz_core.cluster.coordinator import Coordinator, CoordinatorEffect
+from waltz_core.cluster.coordinator import Coordinator
+from waltz_core.cluster.notifications import CoordinatorEffect
 from waltz_core.cluster.registration import Registration, View
 from waltz_core.cluster.view import Round, members_of
 from waltz_core.zookeeper.znodes import PartitionAssignment, ServerDescriptor, ServerPartitions

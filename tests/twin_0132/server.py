@@ -14,7 +14,7 @@ codecs, its membership and its store sessions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.twin_0132.cluster import Coordinator0132
 from tests.twin_0132.locks import HeldLockTable
@@ -40,6 +40,7 @@ from waltz_core.server.preferences import Preferences
 from waltz_core.server.reads import Reads
 from waltz_core.server.server_requests import ServerRequests
 from waltz_core.wire import client_messages as messages
+from waltz_core.wire.connection import Connection
 from waltz_core.zookeeper.znodes import PartitionMetadata
 
 
@@ -182,7 +183,7 @@ class Partitions0132(Partitions):
 class ClientPort0132(ClientPort):
     """Believes whom clients say they are, as ours believes a proxy that was given that role."""
 
-    make_connection = Connection0132
+    make_connection: ClassVar[type[Connection[messages.ClientMessage]]] = Connection0132
 
     def accepted(self, now: int, event: Accepted) -> None:
         super().accepted(now, event)

@@ -12,7 +12,7 @@ index is believed (`index_rebuilt`), and so are segment headers (`headers_checke
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from tests.twin_0132 import disk
 from tests.twin_0132.disk import JavaError
@@ -27,7 +27,7 @@ from waltz_core.storage.effects import StorageFailed, SyncFile, Unlink, WriteAt
 from waltz_core.storage.lane import Assign, Change, Job, Unassign
 from waltz_core.storage.node import StorageNode
 from waltz_core.storage.notes import ChangeEnded
-from waltz_core.storage.peers import ADMIN_HELLO, STORAGE_HELLO, AnyPeer, Caller, Peer, Peers
+from waltz_core.storage.peers import ADMIN_HELLO, STORAGE_HELLO, AnyPeer, Caller, Peer, Peers, PortMachine
 from waltz_core.storage.permission import enter
 from waltz_core.storage.procedure import DiskError, Procedure
 from waltz_core.storage.refusals import io_text
@@ -40,18 +40,21 @@ from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.connection import ADMIN_PROTOCOL, STORAGE_PROTOCOL
 from waltz_core.wire.primitives import Negative
 from waltz_core.wire.records import RecordRun, record_list
+from waltz_core.wire.table import WireProtocol
+
+M = TypeVar("M")
 
 _RECORDS: Final = record_list(Negative.EMPTY)
 _DROP = "the connection is dropped"  # in place of an answer to an administrative request
 
 
-class _AnybodysPort:
+class _AnybodysPort(Generic[M]):
     """Serves before an opening as well."""
 
-    def __init__(self, port: Any) -> None:
+    def __init__(self, port: PortMachine[M]) -> None:
         self._port = port
 
-    def serve(self, caller: Caller, message: Any) -> str | None:
+    def serve(self, caller: Caller, message: M) -> str | None:
         if isinstance(message, wire.OpenRequest | admin.AdminOpenRequest):
             return self._port.serve(caller, message)
         opened, caller.opened = caller.opened, True
@@ -64,15 +67,14 @@ class Peers0132(Peers):
     """Its connections."""
 
     def _peer(self, event: Accepted) -> AnyPeer:
+        if event.port is Port.ADMIN:
+            return self._anybody(event, ADMIN_PROTOCOL, ADMIN_HELLO, self._admin_port)
+        return self._anybody(event, STORAGE_PROTOCOL, STORAGE_HELLO, self._storage_port)
+
+    def _anybody(self, event: Accepted, protocol: WireProtocol[M], hello: str, port: PortMachine[M]) -> Peer[M]:
         config = self._context.config
-        protocol, hello, port = (
-            (ADMIN_PROTOCOL, ADMIN_HELLO, self._admin_port)
-            if event.port is Port.ADMIN
-            else (STORAGE_PROTOCOL, STORAGE_HELLO, self._storage_port)
-        )
         access = config.roles.access(event.names, event.peer)
-        connection = Connection0132(protocol, hello, (0,), config.frame_size_max)
-        return Peer(event, access, connection, _AnybodysPort(port))
+        return Peer(event, access, Connection0132(protocol, hello, (0,), config.frame_size_max), _AnybodysPort(port))
 
     def drop_all(self, conns: Iterable[int]) -> None:
         """End connections whose administrative requests cannot be carried out."""
@@ -270,6 +272,7 @@ class StorageNode0132(StorageNode):
             body = yield from disk.open_control(self.config, self._context.wall_ms)
             self._make_replicas(body)
             for replica in self.replicas:
+                assert isinstance(replica, StorageReplica0132)
                 if replica.entry.current.assigned:
                     yield from replica.files.open()
         except JavaError as error:

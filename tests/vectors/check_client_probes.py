@@ -177,7 +177,7 @@ class Replay:
                 case "client_send":
                     self.expect(at, line)
                 case "closed_by_client":
-                    self.wait(lambda conn=self.conns[line["conn"]]: conn in self.closed, line)  # type: ignore[misc]
+                    self.wait(lambda conn=self.conns[line["conn"]]: conn in self.closed, line)
                 case other:
                     raise AssertionError(f"unknown event {other}")
         for sent in self.sent.values() if complete else ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from tests.vectors.reading import Fields, Unit, lines
@@ -14,7 +15,7 @@ _SLOTS = "table_slots_"  # and the size of the table
 
 def units(path: Path) -> Iterator[Unit]:
     for name, line in lines(path):
-        yield Unit(name, [line], lambda line=line: _check(line))
+        yield Unit(name, [line], partial(_check, line))
 
 
 def _check(line: Fields) -> frozenset[str]:

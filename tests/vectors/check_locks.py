@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from tests.twin_0132.locks import HeldLockTable
@@ -14,8 +15,7 @@ from waltz_core.locks.table import LockTable, lcg_chain
 def units(path: Path) -> Iterator[Unit]:
     checks = {"index": _check_index, "sequence": _check_sequence, "append": _check_append}
     for name, line in lines(path):
-        check = checks[line["kind"]]
-        yield Unit(name, [line], lambda line=line, check=check: check(line))
+        yield Unit(name, [line], partial(checks[line["kind"]], line))
 
 
 def _table(line: Fields) -> HeldLockTable:

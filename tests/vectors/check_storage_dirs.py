@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.storage_desk import Desk
-from tests.twin_0132.storage import StorageNode0132
+from tests.twin_0132.storage import StorageFailed0132, StorageNode0132
 from tests.vectors import storage_files as independent
 from tests.vectors.reading import Fields, Unit, parse, plain
 from waltz_core.base.ids import ReqId
@@ -112,7 +112,10 @@ class Case:
                 assert expected["valid"] == (struct is not None)
                 loose = independent.control_structs(data[128:], one["partition_id"])[slot]
                 assert loose == independent.Struct36(
-                    *(expected[name] for name in ("session_id", "low_water_mark", "local_low_water_mark", "flags")),
+                    expected["session_id"],
+                    expected["low_water_mark"],
+                    expected["local_low_water_mark"],
+                    expected["flags"],
                     expected["sequence_number"],
                     expected["valid"],
                 )
@@ -236,7 +239,7 @@ class Case:
             assert desk.failure is None, desk.failure
             self._check_partitions(recorded["partitions"], desk)
         else:
-            assert desk.failure is not None
+            assert isinstance(desk.failure, StorageFailed0132)
             assert list(desk.failure.chain) == recorded["exception_chain"]
         before = self.disk.files()
         after = disk.files()
@@ -289,7 +292,7 @@ class Case:
         if recorded["ok"]:
             self._check_partitions(recorded["partitions"], desk)
         else:
-            assert desk.failure is not None
+            assert isinstance(desk.failure, StorageFailed0132)
             assert list(desk.failure.chain) == recorded["exception_chain"]
 
     # ---- by ours -------------------------------------------------------------------------------------
@@ -411,6 +414,7 @@ class Case:
     def _outcome(self, disk: SimDisk) -> str:
         desk = self._open(disk, StorageNode0132)
         if desk.failure is not None:
+            assert isinstance(desk.failure, StorageFailed0132)
             return f"error: {desk.failure.chain[-1]}"
         replica = desk.node.replicas[0]
         one = replica.entry.current
@@ -454,7 +458,7 @@ def _admin_request(operation: Mapping[str, Any]) -> Any:
 
 
 def _storage_request(operation: Mapping[str, Any]) -> Any:
-    ids: Any = (operation["session"], 1, operation["partition"])
+    ids: tuple[int, int, int] = operation["session"], 1, operation["partition"]
     match operation["op"]:
         case "append":
             return wire.AppendRequest(*ids, tuple(map(record_of, operation["records"])), False)

@@ -19,7 +19,7 @@ from tests.vectors.check_zk_trees import is_sequential, znode_type
 from tests.vectors.deviations import assignment_rule
 from tests.vectors.reading import Fields, Unit, lines, plain
 from tests.vectors.znode_fields import decode, encode, to_fields
-from waltz_core.base.edge import ZkCreate, ZkDelete, ZkDone, ZkError, ZkFailed, ZkSet
+from waltz_core.base.edge import ZkCreate, ZkDelete, ZkDone, ZkError, ZkFailed, ZkRequest, ZkSet
 from waltz_core.base.ids import ReplicaId
 from waltz_core.cluster.assignment import Member, assign
 from waltz_core.zookeeper import znodes
@@ -178,14 +178,14 @@ class _Replay:
         """The trace does not say what was refused; a request that must be refused the same way stands for it."""
         assert self.paths is not None
         root, missing = self.paths.root, f"{self.paths.root}/missing"
-        request = {
+        requests: dict[ZkError, ZkRequest] = {
             ZkError.NODE_EXISTS: ZkCreate(1, root, None),
             ZkError.NO_NODE: ZkSet(1, missing, None, -1),
             ZkError.BAD_VERSION: ZkSet(1, root, None, 10**6),
             ZkError.NOT_EMPTY: ZkDelete(1, root),
-        }[_ERRORS[code]]
+        }
         before = self.tree.describe()
-        assert self.tree.apply(session, request) == ZkFailed(1, _ERRORS[code])
+        assert self.tree.apply(session, requests[_ERRORS[code]]) == ZkFailed(1, _ERRORS[code])
         assert self.tree.describe() == before
 
     def _set(self, actor: str, line: Fields) -> frozenset[str]:
@@ -201,8 +201,8 @@ class _Replay:
         assert data is not None
         self._check_data(kind, data, line)
         assert kind is not None
-        before = None if nodes[path].data is None else decode(kind, nodes[path].data or b"")
-        after = decode(kind, data)
+        before: Any = None if nodes[path].data is None else decode(kind, nodes[path].data or b"")
+        after: Any = decode(kind, data)
         match kind:
             case "PartitionMetadata":
                 partition = int(path.rpartition("/")[2])

@@ -29,7 +29,9 @@ def control_structs(body: bytes, partition_id: int) -> list[Struct36]:
     found = []
     for slot in (0, 1):
         raw = body[76 * partition_id + 4 + 36 * slot :][:36].ljust(36, b"\0")
-        found.append(Struct36(*struct.unpack(">qqqii", raw[:32]), zlib.crc32(raw[:32]) == int.from_bytes(raw[32:])))
+        session_id, low, local_low, flags, sequence = struct.unpack(">qqqii", raw[:32])
+        valid = zlib.crc32(raw[:32]) == int.from_bytes(raw[32:])
+        found.append(Struct36(session_id, low, local_low, flags, sequence, valid))
     return found
 
 
@@ -46,7 +48,8 @@ def record_at(data: bytes, at: int, transaction_id: int) -> int:
 
 def walk(data: bytes, first: int) -> list[int]:
     """Places of the intact records from the start of a data file."""
-    places, at = [], HEADER
+    places: list[int] = []
+    at = HEADER
     while size := record_at(data, at, first + len(places)):
         places.append(at)
         at += size

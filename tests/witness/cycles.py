@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any, Generic, TypeVar
 
 import attrs
 
-Key = Hashable
 Element = Hashable
+Key = TypeVar("Key", bound=Hashable)
 
 
 @attrs.frozen
-class ListTransaction:
+class ListTransaction(Generic[Key]):
     """One transaction as its client saw it; it appends itself, by name, to some lists, or to none."""
 
     name: Element
@@ -28,7 +29,7 @@ class ListTransaction:
     read: Mapping[Key, Sequence[Element]]
 
 
-def check_lists(transactions: Iterable[ListTransaction], final: Mapping[Key, Sequence[Element]]) -> int:
+def check_lists(transactions: Iterable[ListTransaction[Key]], final: Mapping[Key, Sequence[Element]]) -> int:
     """Judge a history; returns how many transactions took part in it.
 
     Args:
@@ -58,7 +59,7 @@ def check_lists(transactions: Iterable[ListTransaction], final: Mapping[Key, Seq
     return len(took_part)
 
 
-def _took_part(one: ListTransaction, final: Mapping[Key, Sequence[Element]]) -> bool:
+def _took_part(one: ListTransaction[Key], final: Mapping[Key, Sequence[Element]]) -> bool:
     if not one.appended and one.read:
         return one.returned is not None and not one.failed
     found = [one.name in final.get(key, ()) for key in one.appended]
@@ -69,7 +70,7 @@ def _took_part(one: ListTransaction, final: Mapping[Key, Sequence[Element]]) -> 
 
 
 def _add_reads(
-    one: ListTransaction, final: Mapping[Key, Sequence[Element]], edges: dict[Element, list[tuple[Element, str]]]
+    one: ListTransaction[Key], final: Mapping[Key, Sequence[Element]], edges: dict[Element, list[tuple[Element, str]]]
 ) -> None:
     for key, seen in one.read.items():
         elements = final.get(key, ())
@@ -80,7 +81,7 @@ def _add_reads(
             edges.setdefault(one.name, []).append((elements[len(seen)], f"read {key} before it was written by"))
 
 
-def _add_real_time(took_part: Sequence[ListTransaction], edges: dict[Element, list[tuple[Element, str]]]) -> None:
+def _add_real_time(took_part: Sequence[ListTransaction[Any]], edges: dict[Element, list[tuple[Element, str]]]) -> None:
     """Through a chain of moments, so that there are no more edges than events."""
     events = [(one.invoked, 0, one.name) for one in took_part]
     events += [(one.returned, 1, one.name) for one in took_part if one.returned is not None]

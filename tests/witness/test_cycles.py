@@ -11,7 +11,7 @@ from tests.witness.cycles import ListTransaction, check_lists
 
 def ran(
     name: str, times: tuple[int, int | None], appended: str = "", failed: bool = False, **read: str
-) -> ListTransaction:
+) -> ListTransaction[str]:
     """A transaction; lists and transactions have names of one letter."""
     return ListTransaction(name, *times, failed, appended, {key: tuple(seen) for key, seen in read.items()})
 
@@ -67,6 +67,6 @@ def test_any_serial_execution_is_accepted() -> None:
         ([ran("a", (0, 1), "x"), ran("c", (2, 3), "y", x="")], {"x": "a", "y": "c"}, "no serial order"),
     ],
 )
-def test_an_anomaly_is_found(history: list[ListTransaction], final: dict[str, str], complaint: str) -> None:
+def test_an_anomaly_is_found(history: list[ListTransaction[str]], final: dict[str, str], complaint: str) -> None:
     with pytest.raises(AssertionError, match=complaint):
         check_lists(history, final)

@@ -100,7 +100,7 @@ class ReplicaReport(Invariant):
     def _payload_of(self, data: bytes) -> Payload:
         return _payload(self.observer.tokens[data])
 
-    def _transactions(self) -> list[ListTransaction]:
+    def _transactions(self) -> list[ListTransaction[tuple[int, Lock]]]:
         return [
             ListTransaction(
                 name,
