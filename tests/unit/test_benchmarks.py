@@ -35,10 +35,11 @@ def test_a_median_is_of_what_every_round_has() -> None:
 def test_two_files_tell_something_where_no_round_of_one_lies_among_those_of_the_other() -> None:
     before = {"append": [{"rate": 10, "cost": 5}, {"rate": 12, "cost": 7}], "gone": [{"rate": 1}]}
     after = {"append": [{"rate": 13, "cost": 6}, {"rate": 15, "cost": 4}], "new": [{"rate": 1}]}
-    assert list(compared(before, after)) == [
+    expected: list[object] = [
         ("append", "rate", 11, 14, pytest.approx(14 / 11), True),
         ("append", "cost", 6, 5, pytest.approx(5 / 6), False),
     ]
+    assert list(compared(before, after)) == expected
     assert [tells for *_, tells in compared({"append": [{"rate": 1}]}, {"append": [{"rate": 2}]})] == [False]
 
 

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 from zlib import crc32
 
+import attrs
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -73,7 +74,8 @@ def same(twins: ModuleType, name: str, *arguments: Any) -> None:
 
 
 def plain(req_id: ReqId, mark: int, locks: tuple[Any, ...], header: int, data: bytes, checksum: int) -> AppendRequest:
-    return AppendRequest(req_id, mark, *locks, header, data, checksum)
+    write, read, append = locks
+    return AppendRequest(req_id, mark, write, read, append, header, data, checksum)
 
 
 @st.composite
@@ -420,14 +422,18 @@ def test_columns_on_their_way_out(
             3,
             None,
             mark if own is None or own.client_mark is None else own.client_mark,
-            *lists,
+            write,
+            read,
+            append,
             header,
             data,
             crc,
             names,
         )
         for header, data, crc, own in rows
-        for lists, names in [(NOTHING, b"") if own is None else ((own.write, own.read, own.append), own.names)]
+        for write, read, append, names in [
+            (*NOTHING, b"") if own is None else (own.write, own.read, own.append, own.names)
+        ]
     ]
     out = bytearray(before)
     assert REFERENCES["encode_appends"](out, head, submits, first, end, prefix, sequence, -1, told) == made[0][0]
@@ -478,7 +484,7 @@ SUBMITS = st.lists(
         INT32,
     ).flatmap(
         lambda submit: st.builds(
-            lambda names: Submit(*(getattr(submit, field.name) for field in Submit.__attrs_attrs__[:-1]), names),  # type: ignore[attr-defined]
+            lambda names: attrs.evolve(submit, names=names),
             names_of(len(submit.write_locks) + len(submit.read_locks) + len(submit.append_locks)),
         )
     ),

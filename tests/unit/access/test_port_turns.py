@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import pytest
 
 from waltz_core.access.port_turns import PIECE, REQUEST, STREAM, PortTurns, cost_of, cost_of_records
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 PLENTY = 1e9
 
@@ -121,6 +124,7 @@ def test_who_rests_is_overtaken_and_keeps_nobody_waiting() -> None:
     assert [2] in order(turns, 2)
     turns.round(0.0)
     rested = turns.due(0.0)
+    assert rested is not None
     assert rested == pytest.approx(4 * 20 * REQUEST / 1e6 - 0.01)
     assert [conn for conn, _ in turns.round(rested + 1e-9)] == [1]
 
@@ -266,7 +270,7 @@ def work_beside(resting: int) -> int:
     turns.round(0.0)
     lines = 0
 
-    def trace(frame: FrameType, event: str, arg: object) -> Callable[..., object]:
+    def trace(frame: FrameType, event: str, arg: object) -> TraceFunction:
         nonlocal lines
         lines += 1
         return trace

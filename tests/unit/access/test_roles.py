@@ -9,7 +9,7 @@ import pytest
 from tests.storage_desk import CLOSED, KEY, Desk, Wire, codec_1, desk, filled, reopen
 from waltz_core.access.roles import EVERY, NO_ROLES, Access, Role, Roles, RolesChanged, Rule
 from waltz_core.base.edge import Level, Port, Received, Report
-from waltz_core.base.ids import Endpoint, make_req_id
+from waltz_core.base.ids import Endpoint, ReqId, make_req_id
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import client_messages as client
 from waltz_core.wire import storage_messages as wire
@@ -31,7 +31,7 @@ def of(*names: str) -> Access:
     return ROLES.access(names, "10.0.0.1:4000")
 
 
-def ids(partition: int) -> Any:
+def ids(partition: int) -> ReqId:
     return make_req_id(1, 1, partition, 1)
 
 
@@ -39,7 +39,7 @@ def append(partition: int) -> client.AppendRequest:
     return client.AppendRequest(ids(partition), -1, (), (), (), 0, b"", 0)
 
 
-READS = [
+READS: list[client.ClientMessage] = [
     client.MountRequest(ids(4), -1, 0),
     client.FeedRequest(ids(4), -1),
     client.TransactionDataRequest(ids(4), 0),
@@ -48,7 +48,7 @@ READS = [
     client.LogStartRequest(ids(4)),
     client.RecordRangeRequest(ids(4), 0, 1, 1, 1, False),
 ]
-LOOKS = [
+LOOKS: list[client.ClientMessage] = [
     client.ClusterInfoRequest(ids(0), False, False),
     client.CheckStorageConnectivityRequest(ids(0)),
     client.ServerPartitionsAssignmentRequest(ids(0)),
@@ -57,18 +57,18 @@ LOOKS = [
     client.PartitionStatusRequest(ids(0)),
     client.StorageNodesRequest(ids(0)),
 ]
-CHANGES = [
+CHANGES: list[client.ClientMessage] = [
     client.AddPreferredPartitionRequest(ids(0), (0,)),
     client.RemovePreferredPartitionRequest(ids(0), (0,)),
     client.SetLogStartRequest(ids(0), 5),
 ]
-ADMIN_CHANGES = [
+ADMIN_CHANGES: list[admin.AdminMessage] = [
     admin.PartitionAvailableRequest(1, (0,), False),
     admin.PartitionAssignmentRequest(1, (0,), True, False),
     admin.SetLogStartRequest(1, 0, 5),
     admin.AcceptLimboRequest(1, 0, 5),
 ]
-ADMIN_READS = [
+ADMIN_READS: list[admin.AdminMessage] = [
     admin.RecordListRequest(1, 0, 0, 1),
     admin.LastSessionInfoRequest(1, 0),
     admin.ReplicaStateRequest(1, 0),

@@ -23,6 +23,7 @@ from waltz_core.wire.client_messages import (
     FeedSuspended,
     MountRequest,
     MountResponse,
+    NamedAppendRequest,
     PartitionState,
 )
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
@@ -168,7 +169,7 @@ def foreign(transaction_id: int, partition: int = 0) -> FeedData:
     return FeedData(make_req_id(99, 1, partition, transaction_id), transaction_id, 5)
 
 
-def own(request: AppendRequest, transaction_id: int) -> FeedData:
+def own(request: AppendRequest | NamedAppendRequest, transaction_id: int) -> FeedData:
     """The transaction that an append of ours became."""
     return FeedData(request.req_id, transaction_id, request.header)
 

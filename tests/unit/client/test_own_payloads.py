@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
 from tests.payloads import numbered
@@ -30,9 +31,12 @@ SIZE = 10_000
 ENTRY = 256  # beside the bytes of a payload
 
 
-def reading(**settings: int) -> Desk:
+SETTINGS = ClientSettings(own_payloads_size_max=SIZE)
+
+
+def reading(settings: ClientSettings = SETTINGS) -> Desk:
     """A feed of partition 0 whose payloads are asked for; transaction 0 is of somebody else, and was asked for."""
-    desk = Desk(settings=ClientSettings(own_payloads_size_max=SIZE, **settings))
+    desk = Desk(settings=settings)
     desk.mounted()
     desk.send(foreign(0))
     fetched(desk, 0)
@@ -181,7 +185,7 @@ def test_nothing_is_kept_of_what_a_server_of_0132_takes() -> None:
 
 def test_what_was_not_delivered_is_not_kept() -> None:
     """The buffer of the application is full: it comes again, when there is room."""
-    desk = reading(feed_buffer_max=1)
+    desk = reading(attrs.evolve(SETTINGS, feed_buffer_max=1))
     (request,) = appended(desk, "a")
     desk.send(own(request, 1))
     assert room(desk) == SIZE

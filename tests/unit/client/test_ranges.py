@@ -9,6 +9,7 @@ import pytest
 from tests.payloads import numbered
 from tests.unit.client.desk import A, Desk
 from waltz_core.base.edge import CloseConn
+from waltz_core.base.ids import ReqId
 from waltz_core.base.log import Record
 from waltz_core.client.calls import Fetch, Fetched, Forget
 from waltz_core.client.link import Kind
@@ -34,7 +35,7 @@ def signed_crc(data: bytes) -> int:
 
 
 def answer(request: RecordRangeRequest, ids: range, *, damaged: bool = False) -> RecordRangeResponse:
-    records = tuple(Record(one, bytes(16), 0, payload(one), signed_crc(payload(one)) ^ damaged) for one in ids)
+    records = tuple(Record(one, ReqId(bytes(16)), 0, payload(one), signed_crc(payload(one)) ^ damaged) for one in ids)
     return RecordRangeResponse(request.req_id, 0, 10_000, records)
 
 
@@ -55,8 +56,8 @@ def fetched(desk: Desk) -> list[int]:
     return [one for one, _ in found]
 
 
-def reading(ids: list[int], **settings: int) -> Desk:
-    desk = Desk(settings=ClientSettings(**settings))
+def reading(ids: list[int], settings: ClientSettings | None = None) -> Desk:
+    desk = Desk(settings=settings)
     desk.step(Fetch(0, tuple(ids)))
     desk.connect()
     return desk
@@ -73,7 +74,7 @@ def test_a_run_of_ids_is_one_request_and_its_answer_is_every_payload() -> None:
 
 
 def test_requests_under_way_are_bounded_in_transactions() -> None:
-    desk = reading([*range(2_000)], fetch_in_flight_max=600)
+    desk = reading([*range(2_000)], ClientSettings(fetch_in_flight_max=600))
     first, second = requests = desk.take(RPC)
     assert [range(one.first_id, one.last_id + 1) for one in requests] == [range(512), range(512, 600)]
     desk.send(answer(second, range(512, 600)), kind=RPC)
@@ -168,7 +169,7 @@ def test_a_cut_connection_loses_no_id_of_a_range() -> None:
 
 
 def test_what_nobody_wants_any_more_is_left_out_of_what_comes_next() -> None:
-    desk = reading([*range(1_000)], fetch_in_flight_max=100)
+    desk = reading([*range(1_000)], ClientSettings(fetch_in_flight_max=100))
     (run,) = desk.take(RPC)
     desk.step(Forget(0, tuple(range(50, 600))))
     desk.send(answer(run, range(100)), kind=RPC)

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.unit.client.desk import A, Desk
 from waltz_core.base.edge import CloseConn
+from waltz_core.base.ids import ReqId
 from waltz_core.base.log import Record
 from waltz_core.client.calls import CloseClient, ForgetRecords, ReadRecords, RecordsCarried
 from waltz_core.client.link import Kind
@@ -22,7 +23,7 @@ RPC = Kind.RPC
 
 def record(transaction_id: int, *, damaged: bool = False) -> Record:
     checksum = zlib.crc32(b"x")
-    return Record(transaction_id, bytes(16), 5, b"x", (checksum - (checksum & 1 << 31) * 2) ^ damaged)
+    return Record(transaction_id, ReqId(bytes(16)), 5, b"x", (checksum - (checksum & 1 << 31) * 2) ^ damaged)
 
 
 def reading(**options: Any) -> Desk:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.unit.client.bench import NOW, PartitionBench
 from tests.unit.client.desk import foreign, submit
+from waltz_core.base.ids import ReqId
 from waltz_core.client.calls import Deliver
 from waltz_core.client.settings import ClientSettings
 from waltz_core.wire.client_messages import FeedData, FeedRequest, FeedWindowRequest
@@ -29,7 +30,7 @@ def feed(bench: PartitionBench, count: int) -> list[FeedData]:
     return run
 
 
-def session(bench: PartitionBench) -> bytes:
+def session(bench: PartitionBench) -> ReqId:
     assert bench.standing.session is not None
     return bench.standing.session
 

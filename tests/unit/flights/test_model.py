@@ -45,9 +45,8 @@ def verdicts(db: sqlite3.Connection) -> list[str]:
     return [row[0] for row in db.execute("SELECT verdict FROM departures ORDER BY departs")]
 
 
-def flight(departs: int, lands: int, aircraft: str = "N1", **changes: object) -> Flight:
-    base = Flight(0, "UA", departs, 20130101, aircraft, "EWR", "ORD", 700, departs, lands, 3, False)
-    return attrs.evolve(base, **changes)
+def flight(departs: int, lands: int, aircraft: str = "N1", *, cancelled: bool = False) -> Flight:
+    return Flight(0, "UA", departs, 20130101, aircraft, "EWR", "ORD", 700, departs, lands, 3, cancelled)
 
 
 def test_an_aircraft_must_have_landed_and_come_back() -> None:

@@ -18,6 +18,7 @@ from waltz_core.operations.backup import (
     GENERATIONS_GAP,
     IDS_GAP,
     ClusterBackup,
+    Json,
     Restoration,
     backup_json,
     cluster_znodes,
@@ -112,7 +113,7 @@ def test_what_is_listed_is_what_is_read(backup: ClusterBackup) -> None:
 
 def test_a_few_lines_by_hand_are_enough() -> None:
     key = "00010203-0405-0607-0809-0a0b0c0d0e0f"
-    node = {"storage": "a:1", "group": 0, "admin_port": 2, "partitions": [0, 1]}
+    node: dict[str, Json] = {"storage": "a:1", "group": 0, "admin_port": 2, "partitions": [0, 1]}
     found = parse_backup({"name": "bank", "num_partitions": 2, "key": key, "storage": [node]})
     assert found == ClusterBackup(
         ClusterParams("bank", 2),

@@ -7,11 +7,12 @@ import pytest
 
 from tests.unit.operations.views import NAMES, cluster, replica, storage
 from waltz_core.base.errors import ClusterError
+from waltz_core.base.ids import ReplicaId
 from waltz_core.operations import moves
 from waltz_core.operations.moves import Step
 from waltz_core.operations.view import ClusterView
 from waltz_core.zookeeper import store_metadata
-from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaAssignments, ReplicaId, ReplicaState
+from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaAssignments, ReplicaState
 
 NEW = "s9:7000"
 

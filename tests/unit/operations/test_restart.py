@@ -148,6 +148,7 @@ def test_a_node_that_runs_on_as_the_same_process_was_not_restarted() -> None:
 def test_steps_survive_their_file_and_anything_else_is_refused() -> None:
     steps = marked(done(NAMES[1]), NAMES[0], Progress.BEGUN)
     assert parse_steps(steps_json(steps)) == steps
-    for wrong in (None, {}, [1], [{}], [{"kind": "x", "node": "a:1", "progress": "open"}]):
+    wrongs: list[object] = [None, {}, [1], [{}], [{"kind": "x", "node": "a:1", "progress": "open"}]]
+    for wrong in wrongs:
         with pytest.raises(ClusterError, match="no plan of restarts"):
             parse_steps(wrong)

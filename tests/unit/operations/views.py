@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from waltz_core.base.ids import Endpoint
+from waltz_core.base.ids import Endpoint, ReplicaId
 from waltz_core.operations.view import CertificateView, ClusterView, ReplicaView, ServerView, StorageView
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
 from waltz_core.zookeeper.store_metadata import StoreMaps
@@ -17,7 +17,6 @@ from waltz_core.zookeeper.znodes import (
     PartitionAssignment,
     PartitionMetadata,
     ReplicaAssignments,
-    ReplicaId,
     ReplicaState,
     ServerDescriptor,
     ServerPartitions,

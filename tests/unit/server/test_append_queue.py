@@ -105,7 +105,7 @@ def test_appends_with_large_payloads_or_many_locks_take_more_of_a_turn() -> None
         queue.put(0, sender(1), [*appends(1, number, 1, size=100 << 10)])
         queue.put(0, sender(2), [*appends(2, number, 1, locks=1_000)])
         queue.put(0, sender(3), [*appends(3, number * 100, 100)])
-    order = []
+    order: list[int] = []
     while len(order) < 12:
         run = queue.take(0)
         assert isinstance(run, Run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 import hypothesis.strategies as st
 from hypothesis import given
@@ -13,7 +14,7 @@ from waltz_core.base.ids import ReqId, make_req_id
 from waltz_core.base.lock import Conflict, LockKind
 from waltz_core.locks.exact import Explanation
 from waltz_core.locks.table import LockTable
-from waltz_core.server.append_queue import Sender
+from waltz_core.server.append_queue import Append, Sender
 from waltz_core.server.appender import Appender, Committed, Dropped, Passed, Refused, Verdict
 from waltz_core.store.replica_link import Batch
 from waltz_core.wire.client_messages import AppendRequest, NamedAppendRequest, Refusal
@@ -75,7 +76,7 @@ def committed_ids(verdicts: Sequence[Verdict]) -> list[int]:
     return [n for v in verdicts if isinstance(v, Committed) for n in range(v.first, v.last + 1)]
 
 
-def req_ids(records: Sequence[AppendRequest]) -> list[ReqId]:
+def req_ids(records: Sequence[Append]) -> list[ReqId]:
     return [r.req_id for r in records]
 
 
@@ -302,7 +303,7 @@ def test_a_barrier_waits_for_an_open_session() -> None:
 
 def test_what_goes_back_to_the_queue_comes_before_what_was_queued_meanwhile() -> None:
     appender = appender_with(batch=2)
-    requests = [append(n) for n in range(5)]
+    requests: list[Append] = [append(n) for n in range(5)]
     appender.enqueue(sender(1), requests[:2])
     launch(appender)
     appender.enqueue(sender(1), requests[2:])
@@ -320,7 +321,7 @@ def test_what_goes_back_to_the_queue_comes_before_what_was_queued_meanwhile() ->
 
 def test_what_the_next_session_resolved_is_committed_and_the_rest_is_tried_again_in_order() -> None:
     appender = appender_with()
-    requests = [append(n, write=[n]) for n in range(4)]
+    requests: list[Append] = [append(n, write=[n]) for n in range(4)]
     appender.enqueue(sender(1), requests[:3])
     launch(appender)
     appender.barrier(5, sender(1))
@@ -463,6 +464,12 @@ def test_every_append_gets_exactly_one_verdict_whatever_happens(data: st.DataObj
 
 
 LOCKS = st.lists(st.integers(0, 3), max_size=2)
+Step: TypeAlias = (
+    tuple[Literal["append"], list[int], list[int], list[int], int]
+    | tuple[Literal["launch"]]
+    | tuple[Literal["vote"], int]
+    | tuple[Literal["lose"], int]
+)
 STEPS = st.one_of(
     st.tuples(st.just("append"), LOCKS, LOCKS, LOCKS, st.integers(0, 4)),
     st.tuples(st.just("launch")),
@@ -473,12 +480,12 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=80), st.sampled_from([1, 7, 1000]), st.sampled_from([Appender, Appender0132]))
 def test_whatever_is_in_flight_no_committed_append_missed_a_lock(
-    steps: list[tuple[object, ...]], size: int, kind: type[Appender]
+    steps: list[Step], size: int, kind: type[Appender]
 ) -> None:
     """Marks are those of clients that lag by a few; sessions end with any part of the flight committed."""
     found = kind(TABLE_OF[kind](size, 3, -1), -1, batch_count_max=3, batch_bytes_max=9999, flight_bytes_max=9999)
     found.opened(2, [A, B, C])
-    log: list[AppendRequest] = []
+    log: list[Append] = []
     verdicts: list[Verdict] = []
     for number, step in enumerate(steps):
         match step:

@@ -21,7 +21,7 @@ from waltz_core.server.archive_calls import (
     ArchiveRead,
     ArchiveTake,
 )
-from waltz_core.server.archive_frames import FrameReader, encode_message
+from waltz_core.server.archive_frames import ArchiveMessage, FrameReader, encode_message
 
 
 def _record(at: int, data: bytes) -> Record:
@@ -30,7 +30,7 @@ def _record(at: int, data: bytes) -> Record:
 
 
 RECORDS = tuple(_record(at, b"x" * at) for at in range(4))
-MESSAGES = (
+MESSAGES: tuple[ArchiveMessage, ...] = (
     ArchiveLook(1, 0, bytes(range(16)), 3, 100, 7),
     ArchiveTake(2, 0, 0, 0, RECORDS),
     ArchiveCommit(3, 0, 0, 4),
@@ -45,7 +45,8 @@ MESSAGES = (
 @given(st.lists(st.integers(1, 200)))
 def test_messages_come_out_as_they_went_in_however_the_stream_is_cut(sizes: list[int]) -> None:
     stream = b"".join(map(encode_message, MESSAGES))
-    reader, decoded = FrameReader(), []
+    reader = FrameReader()
+    decoded: list[ArchiveMessage] = []
     for size in [*sizes, len(stream)]:
         decoded += reader.receive(stream[:size])
         stream = stream[size:]

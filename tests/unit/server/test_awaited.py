@@ -60,7 +60,7 @@ def test_a_repair_that_a_storage_node_has_not_answered_is_awaited_by_its_partiti
 
 
 def test_a_store_session_says_which_storage_node_owes_what() -> None:
-    asked = [Replication("a:1"), Replication("a:1"), Greeting("b:1")]
+    asked: list[requests.Awaited] = [Replication("a:1"), Replication("a:1"), Greeting("b:1")]
     assert awaited_of(Counter({"ZooKeeper: the metadata is read": 1}), asked) == (
         ("ZooKeeper: the metadata is read", 1),
         ("storage node a:1: an append is durable", 2),

@@ -42,8 +42,26 @@ def decisions(draw: st.DrawFn) -> Decision:
     count = len(write) + len(read) + len(append)
     names = pack_names(draw(st.lists(st.none() | st.tuples(texts, i64), min_size=count, max_size=count)))
     req_id = ReqId(draw(st.binary(min_size=16, max_size=16)))
-    head = [draw(one) for one in (i32, i64, i64, i8, i8, i64, i8, i32, i64, i64, i32)]
-    return Decision(draw(i64), draw(i64), req_id, *head, write, read, append, names)
+    return Decision(
+        session_id=draw(i64),
+        transaction_id=draw(i64),
+        req_id=req_id,
+        header=draw(i32),
+        client_mark=draw(i64),
+        lock_mark=draw(i64),
+        verdict=draw(i8),
+        conflict=draw(i8),
+        blocking_id=draw(i64),
+        lock_kind=draw(i8),
+        lock_index=draw(i32),
+        received_us=draw(i64),
+        decided_us=draw(i64),
+        size=draw(i32),
+        write_locks=write,
+        read_locks=read,
+        append_locks=append,
+        names=names,
+    )
 
 
 entries = st.one_of(

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.server.test_partition import PATH, Bench
 from waltz_core.base.edge import Level, Report, ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet, ZkStat
 from waltz_core.server.context import PartitionAlarm, PartitionDue
-from waltz_core.server.partition import OwnershipPhase
+from waltz_core.server.ownership import OwnershipPhase
 from waltz_core.store.calls import LinkUp, LinkWanted
 from waltz_core.zookeeper.znodes import EMPTY_METADATA, PartitionMetadata, encode_partition_metadata
 

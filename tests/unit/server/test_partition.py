@@ -12,7 +12,8 @@ from waltz_core.server.config import ServerConfig
 from waltz_core.server.context import MetadataAsked, NodeContext, PartitionAlarm, Reply
 from waltz_core.server.feed import SendFrames, SendReply
 from waltz_core.server.feed_cache import FRAME_SIZE
-from waltz_core.server.partition import NOT_OPEN_MARK, OwnershipPhase, PartitionServer
+from waltz_core.server.ownership import OwnershipPhase
+from waltz_core.server.partition import NOT_OPEN_MARK, PartitionServer
 from waltz_core.server.peer import Peer
 from waltz_core.store.calls import LinkUnwanted, LinkUp, LinkWanted, StorageAnswer, StorageAppend, StorageCall
 from waltz_core.wire import client_messages as messages
@@ -78,7 +79,7 @@ class Bench:
         assert self.announce() == [LinkWanted(NODE)]
         self.partition.link_up(self.now, LinkUp(NODE))
         version = 1
-        while self.partition.phase is not OwnershipPhase.OPEN:
+        while not self._is_open():
             out, _, nodes = self.work()
             for request in out:
                 if isinstance(request, ZkSet):
@@ -87,7 +88,10 @@ class Bench:
             for call in nodes:
                 assert isinstance(call, StorageCall)
                 self.answer_node(call.ticket, self._answer(call.message))
-            assert out or nodes or self.partition.phase is OwnershipPhase.OPEN
+            assert out or nodes or self._is_open()
+
+    def _is_open(self) -> bool:
+        return self.partition.phase is OwnershipPhase.OPEN
 
     def _answer(self, message: storage.StorageMessage) -> storage.StorageMessage:
         ids = message.session_id, 0, message.partition_id

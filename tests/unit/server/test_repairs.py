@@ -118,7 +118,7 @@ def test_a_damaged_replica_is_told_the_admin_ports_of_all_others() -> None:
 
 def test_what_stays_damaged_is_said_once_and_tried_again_less_and_less_often() -> None:
     bench = Bench()
-    times = []
+    times: list[int] = []
     for _ in range(4):
         request = bench.until_asked() if not times else None
         if request is None:

@@ -21,7 +21,11 @@ class Served:
 
 
 def budget(count: int = 2, *, undecided: bool = False) -> StepBudget:
-    return StepBudget(Served(count, undecided=undecided))  # type: ignore[arg-type] - of partitions it needs these two
+    return over(Served(count, undecided=undecided))
+
+
+def over(served: Served) -> StepBudget:
+    return StepBudget(served)  # type: ignore[arg-type]  # of partitions it needs these two
 
 
 def test_what_is_answered_for_every_partition_costs_by_their_number() -> None:
@@ -54,7 +58,7 @@ def test_a_request_that_cost_more_than_was_left_is_paid_for_by_the_next_steps() 
 
 def test_while_appends_wait_the_time_that_passes_bounds_the_rest_and_for_a_while_after() -> None:
     served = Served(undecided=True)
-    step = StepBudget(served)  # type: ignore[arg-type] - as above
+    step = over(served)
     assert step.turns(0) == 200
     step.end(0)
     assert (step.turns(0), step.next_turns(0)) == (0, 4)

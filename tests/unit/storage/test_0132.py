@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.storage_desk import DATA, INDEX, KEY, append, desk, filled, replica, some, text_of
-from tests.twin_0132.storage import StorageNode0132
+from tests.twin_0132.storage import StorageFailed0132, StorageNode0132
 from waltz_core.storage.effects import DiskRead, FaultKind
 from waltz_core.storage.record_codec import encode_record
 from waltz_core.wire import storage_messages as wire
@@ -26,9 +26,9 @@ def java_filled(count: int = 12, **settings: Any) -> Any:
 
 def chain(disk: SimDisk) -> tuple[str, ...]:
     """How it fails to start."""
-    node = java(disk)
-    assert node.failure is not None
-    return node.failure.chain
+    failure = java(disk).failure
+    assert isinstance(failure, StorageFailed0132)
+    return failure.chain
 
 
 def test_it_leaves_no_side_files_and_the_same_bytes_as_ours() -> None:

@@ -23,7 +23,7 @@ from tests.storage_desk import (
     some,
     text_of,
 )
-from tests.twin_0132.storage import StorageNode0132
+from tests.twin_0132.storage import StorageFailed0132, StorageNode0132
 from waltz_core.base.edge import Port
 from waltz_core.storage import control, side
 from waltz_core.storage.effects import DiskList, DiskRead, FaultKind, Stop, StorageStopped, SyncDirectory
@@ -215,7 +215,7 @@ def test_the_original_extends_a_short_control_file() -> None:
     node = desk(kind=StorageNode0132)
     node.disk.put(control.NAME, node.disk.content(control.NAME)[:220])
     failed = Desk(node.disk, KEY, 2, kind=StorageNode0132)
-    assert failed.failure is not None
+    assert isinstance(failed.failure, StorageFailed0132)
     assert failed.failure.chain[0].endswith("partition info corrupted")
     assert len(node.disk.content(control.NAME)) == 280
     node.disk.put(control.NAME, b"short")

@@ -118,6 +118,6 @@ def test_at_the_end_the_mark_is_written_and_then_nothing_is_left() -> None:
     steps.step(DiskDone(batch.ticket))
     [mark] = steps.step(Stop())
     assert isinstance(mark, DiskBatch)
-    assert {operation.path for operation in mark.operations} == {"0/waltz.mark"}  # type: ignore[union-attr]
+    assert {operation.path for operation in mark.operations} == {"0/waltz.mark"}
     assert steps.step(DiskDone(mark.ticket)) == [StorageStopped()]
     assert steps.node.deadline() is None

@@ -74,6 +74,10 @@ class Driven(Bench):
             request = self.sequence.pop(0)
             self.answer(messages.SuccessResponse(request.session_id, request.seq_num, request.partition_id))
 
+    def say(self, message: messages.StorageMessage) -> None:
+        if self.open:
+            self.answer(message)
+
     def wait(self, ms: int) -> None:
         self.now += ms
         self.pool.step(self.now)
@@ -87,8 +91,8 @@ EVENTS: dict[str, Callable[[Driven], None]] = {
     "closed": Driven.closed,
     "hello": lambda it: it.bytes_in(it.node.hello()),
     "reply": Driven.reply,
-    "refusal": lambda it: (it.open and it.answer(messages.FailureResponse(-1, -1, -1, "no"))) or None,
-    "stray answer": lambda it: (it.open and it.answer(messages.SuccessResponse(3, 77_777, 1))) or None,
+    "refusal": lambda it: it.say(messages.FailureResponse(-1, -1, -1, "no")),
+    "stray answer": lambda it: it.say(messages.SuccessResponse(3, 77_777, 1)),
     "garbage": lambda it: it.bytes_in(b"\xff" * 40),
     "half a frame": lambda it: it.bytes_in(b"S\0"),
     "a moment": lambda it: it.wait(10),

@@ -10,7 +10,7 @@ import pytest
 from waltz_core.base.alarms import Alarms
 from waltz_core.base.contract import Tickets
 from waltz_core.base.ids import ReplicaId, make_req_id
-from waltz_core.base.log import Record, SessionInfo
+from waltz_core.base.log import Record, RecordHeader, SessionInfo
 from waltz_core.base.outbox import Outbox
 from waltz_core.store.calls import (
     LinkDown,
@@ -462,7 +462,7 @@ def test_headers_out_of_place_are_no_answer() -> None:
     desk.session.read_headers(0, 5, 4, 1)
     first = desk.call(A, messages.RecordHeaderListRequest(*COMMON, 4, 1))
     item = record_at(4)
-    right = messages.RecordHeader(4, item.req_id, 0)
+    right = RecordHeader(4, item.req_id, 0)
     wrong = attrs.evolve(right, transaction_id=6)
     (second,), _ = desk.tell(first, messages.RecordHeaderListResponse(*COMMON, (wrong,)))
     assert isinstance(second, StorageCall)
@@ -554,7 +554,7 @@ def beginning_of_a_lagging_replica(figures: tuple[Statistic, ...]) -> tuple[Desk
     ],
 )
 def test_a_replica_that_ends_before_the_others_begin_is_asked_in_the_way_its_node_understands(
-    figures: tuple[Statistic, ...], request_type: type[StorageMessage]
+    figures: tuple[Statistic, ...], request_type: type[messages.BeginAnewRequest | messages.SetLogStartRequest]
 ) -> None:
     desk, begin = beginning_of_a_lagging_replica(figures)
     assert (begin.replica, begin.message) == (C, request_type(*COMMON, 20))

@@ -43,6 +43,7 @@ def test_any_other_failure_pauses_longer_each_time_and_is_reported_once() -> Non
     assert bench.attempts.succeeded()
     assert bench.out.take() == [Report(Level.INFO, WORKS)]
     bench.attempts.failed(5_000, "no number")
+    assert bench.alarm is not None
     assert bench.alarm <= 5_100, "pauses begin anew"
 
 
