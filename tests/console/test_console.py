@@ -99,7 +99,7 @@ def address(cluster: Cluster) -> str:
     child = cluster.children.get("console") or cluster.child("console", "-c", _CONSOLE, str(cluster.directory))
     if not child.running:
         child.start()
-    return str(poll("the console says its address", lambda: re.search(r"http://\S+", child.says()))[0])  # type: ignore[index]
+    return str(poll("the console says its address", lambda: re.search(r"http://\S+", child.says()))[0])
 
 
 def node(page: Page, name: str) -> str:

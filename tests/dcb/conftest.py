@@ -94,8 +94,8 @@ async def opened(front: str, url: str, partition: int, view: View[Any]) -> Async
         async with waltz_trio.open_client(url) as client, waltz_dcb.open_store(client, partition, view) as store:
             yield store
     elif front == "sync":
-        client = waltz_sync.open_client(url)
-        entered = await trio.to_thread.run_sync(client.__enter__)
+        outer = waltz_sync.open_client(url)
+        entered = await trio.to_thread.run_sync(outer.__enter__)
         try:
             block = waltz_dcb.sync.open_store(entered, partition, view, timeout=60)
             store_of_threads = await trio.to_thread.run_sync(block.__enter__)
@@ -104,7 +104,7 @@ async def opened(front: str, url: str, partition: int, view: View[Any]) -> Async
             finally:
                 await trio.to_thread.run_sync(block.__exit__, None, None, None)
         finally:
-            await trio.to_thread.run_sync(client.__exit__, None, None, None)
+            await trio.to_thread.run_sync(outer.__exit__, None, None, None)
     else:
         with running_loop() as loop:
             stop = asyncio.Event()

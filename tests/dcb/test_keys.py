@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,5 @@ def test_the_fronts_have_the_same_names_and_parameters(front: Any) -> None:
     assert own == ({"EventStore", "open_store"} if front is waltz_dcb.sync else {"open_store"})
     timed = ["timeout"] if front is waltz_dcb.sync else []
     for name in ("EventStore.read", "EventStore.append", "open_store"):
-        theirs, ours = waltz_dcb, front
-        for part in name.split("."):
-            theirs, ours = getattr(theirs, part), getattr(ours, part)
+        theirs, ours = (attrgetter(name)(each) for each in (waltz_dcb, front))
         assert list(inspect.signature(ours).parameters) == [*inspect.signature(theirs).parameters, *timed], name

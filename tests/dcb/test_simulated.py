@@ -10,7 +10,8 @@ import pytest
 import waltz_dcb.store
 from waltz_core.base.lock import Lock
 from waltz_dcb import AppendCondition, Event, Query, QueryItem, memory_view, sqlite_view
-from waltz_dcb.store import Proposal, find
+from waltz_dcb.locks import locks_taken
+from waltz_dcb.store import Finder, Proposal, find
 from waltz_testing import Simulated, SimulationError, Submit, simulate
 from waltz_trio import Append
 
@@ -22,18 +23,18 @@ def course_of(course: str) -> Query:
     return Query(QueryItem(["Subscribed", "Left"], [f"course:{course}"]))
 
 
-def taken(state: object, course: str, after: int = -1) -> int:
+def taken(state: Finder, course: str, after: int = -1) -> int:
     found = find(state, course_of(course), after, None, False)
     return sum(1 if each.event.type == "Subscribed" else -1 for each in found)
 
 
-def claim(state: object, name: str) -> Append | None:
+def claim(state: Finder, name: str) -> Append | None:
     """Once, whoever asks."""
     query = Query(QueryItem(tags=[f"name:{name}"]))
     return Proposal(Event("Claimed", b"", [f"name:{name}"]), AppendCondition(query)).decide(state)
 
 
-def subscribe(state: object, course: str, student: str) -> Append | None:
+def subscribe(state: Finder, course: str, student: str) -> Append | None:
     """Read, decide, and append if nothing has happened to the course since."""
     if taken(state, course) >= SEATS:
         return None
@@ -43,7 +44,7 @@ def subscribe(state: object, course: str, student: str) -> Append | None:
     return Proposal(event, condition).decide(state)
 
 
-def leave(state: object, course: str, student: str) -> Append | None:
+def leave(state: Finder, course: str, student: str) -> Append | None:
     if taken(state, course) == 0:
         return None
     return Proposal(Event("Left", b"", [f"course:{course}", f"student:{student}"])).decide(state)
@@ -56,16 +57,16 @@ def workload(rng: Random) -> Submit:
     return Submit(subscribe if kind < 0.9 else leave, rng.choice(COURSES), rng.choice(STUDENTS))
 
 
-def no_course_is_overbooked(state: object) -> bool:
+def no_course_is_overbooked(state: Finder) -> bool:
     return all(taken(state, course) <= SEATS for course in COURSES)
 
 
-def no_name_is_claimed_twice(state: object) -> bool:
+def no_name_is_claimed_twice(state: Finder) -> bool:
     claims = [sorted(each.event.tags) for each in find(state, Query(QueryItem(["Claimed"])), -1, None, False)]
     return all(claims.count(tags) == 1 for tags in claims)
 
 
-def observe(state: object) -> list[str]:
+def observe(state: Finder) -> list[str]:
     events = [each.event for each in find(state, Query.all(), -1, None, False)]
     return [f"{event.type} {'+'.join(sorted(event.tags))}" for event in events]
 
@@ -98,10 +99,9 @@ def test_without_the_locks_of_the_condition_the_simulation_finds_it(monkeypatch:
 
 def test_a_lock_on_the_wrong_tag_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The event takes the lock of its first tag alone."""
-    whole = waltz_dcb.store.locks_taken
 
     def first(events: tuple[Event, ...]) -> list[Lock]:
-        return whole([Event(event.type, b"", sorted(event.tags)[1:]) for event in events])
+        return locks_taken([Event(event.type, b"", sorted(event.tags)[1:]) for event in events])
 
     monkeypatch.setattr(waltz_dcb.store, "locks_taken", first)
     application = Simulated(lambda directory: memory_view(), INVARIANTS, observe)

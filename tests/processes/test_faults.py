@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def finish(load: Load, commits: int) -> Verdict:
     return verdict
 
 
-def loaded(cluster: Cluster, **options: int) -> Load:
+def loaded(cluster: Cluster, **options: Any) -> Load:
     """Two clients that have begun to write to every partition."""
     load = Load(cluster, **options)
     load.start()

@@ -59,7 +59,8 @@ def admin_of(cluster: Cluster, name: str) -> str:
 
 def state_of(cluster: Cluster, name: str) -> str | None:
     metrics = cluster.get(name, "/metrics")
-    return metrics and metrics["gauges"].get("waltz-storage.partition-0.state", {}).get("value")
+    state: str | None = metrics and metrics["gauges"].get("waltz-storage.partition-0.state", {}).get("value")
+    return state
 
 
 def tool(cluster: Cluster, *words: str) -> str:

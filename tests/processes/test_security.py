@@ -48,7 +48,7 @@ from waltz_trio.zk.security import ZkSasl, ZkSecurity, ZkTls
 pytestmark = pytest.mark.processes
 
 USER, PASSWORD = "waltz", "a secret"
-ROLES = [
+ROLES: list[dict[str, object]] = [
     {"certificate": "server", "role": "server"},
     {"certificate": "storage", "role": "storage"},
     {"certificate": "tools", "role": "admin"},

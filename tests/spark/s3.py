@@ -20,7 +20,7 @@ def bucket() -> Iterator[str]:
     There is one for all tests of a process: s3fs keeps the address that it was made with.
     """
     import fsspec
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
     whole, one_at_a_time = DomainDispatcherApplication(create_backend_app), threading.Lock()

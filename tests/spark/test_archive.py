@@ -10,6 +10,7 @@ import shutil
 import stat
 import struct
 import zlib
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -100,10 +101,12 @@ def test_several_processes_write_the_same_archive(
     archive(log, root)
     plan = plan_archive(parse_options({"directory": str(log)}), str(tmp_path / "other"), range_count=300)
     started: list[int] = []
-    pool = runners.ProcessPoolExecutor
-    monkeypatch.setattr(
-        runners, "ProcessPoolExecutor", lambda *call, **named: (started.append(1), pool(*call, **named))[1]
-    )
+
+    def pool(*call: Any, **named: Any) -> ProcessPoolExecutor:
+        started.append(1)
+        return ProcessPoolExecutor(*call, **named)
+
+    monkeypatch.setattr(runners, "ProcessPoolExecutor", pool)
     monkeypatch.setattr("waltz_spark.archive.archive._WAVE", 1)  # three waves of two
     here = Here(2)
     run_archive(plan, here)
@@ -541,8 +544,13 @@ def test_a_commit_is_fetched_once_however_often_the_log_is_looked_at(
 ) -> None:
     archive(log, root, partial=False)
     read: list[str] = []
-    fetch = LocalStore.read
-    monkeypatch.setattr(LocalStore, "read", lambda *call: (read.append(call[1]), fetch(*call))[1])
+    real = LocalStore.read
+
+    def fetch(store: LocalStore, name: str, *size: int) -> bytes:
+        read.append(name)
+        return real(store, name, *size)
+
+    monkeypatch.setattr(LocalStore, "read", fetch)
     inventory = Inventory(parse_options({"archive": root, "directory": str(log)}))
     looks = [inventory.look() for _ in range(5)]
     commits = len(list((Path(root) / "_waltz" / "manifest").iterdir()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import resource
 import sqlite3
 from pathlib import Path
@@ -266,7 +267,7 @@ async def test_a_damaged_file_frees_nothing(tmp_path: Path) -> None:
 
 
 def test_a_location_whose_packages_are_missing_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_agent.importlib.util, "find_spec", lambda name: None if name == "s3fs" else object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "s3fs" else object())
     archive_agent.check_installed("/a/directory")
     with pytest.raises(waltz.ConfigError, match=r"archive.location is s3://vault: .* s3fs.*waltz-log\[s3\]"):
         archive_agent.check_installed("s3://vault")

@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from tests.spark.logs import make_log, make_records, random_payloads, write_control, write_segments
+from waltz_core.base.ids import ReqId
 from waltz_core.storage.record_codec import encode_record
 from waltz_spark.archive.archive import plan_archive, run_archive
 from waltz_spark.audit.audit import AuditReport, run_audit, to_html
@@ -47,7 +48,7 @@ def change_record(path: Path, at: int, data: bytes) -> None:
     (record,) = make_records(0, [data], first=int(path.stem) + at)
     index = path.with_suffix(".idx").read_bytes()
     place = int.from_bytes(index[128 + 8 * at : 136 + 8 * at], "big")
-    encoded = encode_record(attrs.evolve(record, req_id=bytes(content[place + 8 : place + 24])))
+    encoded = encode_record(attrs.evolve(record, req_id=ReqId(bytes(content[place + 8 : place + 24]))))
     content[place : place + len(encoded)] = encoded
     path.write_bytes(content)
 

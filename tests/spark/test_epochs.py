@@ -18,6 +18,7 @@ from waltz_core.base.ids import make_req_id, req_client
 from waltz_core.base.lock import Lock
 from waltz_core.base.log import MARKER_HEADER
 from waltz_core.locks.table import LockTable
+from waltz_core.server.append_queue import Append as Request
 from waltz_core.server.append_queue import Sender
 from waltz_core.server.appender import Appender, Committed, Refused, Verdict
 from waltz_core.wire.client_messages import AppendRequest
@@ -51,7 +52,7 @@ class Server:
     """One partition: the real queue, the real lock table; verdicts wait to be carried."""
 
     def __init__(self, slots: int) -> None:
-        self.log: list[AppendRequest] = []
+        self.log: list[Request] = []
         self.verdicts: dict[int, deque[tuple[int, bool, int]]] = {}  # by connection: token, committed?, id
         self.tokens: dict[tuple[int, Any], int] = {}
         self._slots = slots
@@ -107,7 +108,7 @@ class Server:
             elif isinstance(verdict, Refused):
                 self._say(verdict.conn, verdict.request, False, verdict.mark)
 
-    def _say(self, conn: int, request: AppendRequest, committed: bool, number: int) -> None:
+    def _say(self, conn: int, request: Request, committed: bool, number: int) -> None:
         token = self.tokens.pop((conn, request.req_id))
         if conn in self.verdicts:
             self.verdicts[conn].append((token, committed, number))

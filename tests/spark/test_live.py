@@ -206,7 +206,9 @@ async def test_a_dead_storage_node_is_replaced_by_another(tmp_path: Path) -> Non
         await append(cluster, (COUNT,))
         reader = BatchReader(options_of(cluster, via="storage", adminEndpoints=admin_endpoints(cluster)))
         tasks = await outside(reader.partitions)
-        dead = tasks[0].ranges[0].places[0].endpoint.port
+        place = tasks[0].ranges[0].places[0]
+        assert isinstance(place, StoragePlace)
+        dead = place.endpoint.port
         await cluster.kill_storage([admin for _, admin in cluster.layout.storage_ports].index(dead))
         assert summary(await outside(lambda: read(reader, tasks))) == expected(COUNT)
 

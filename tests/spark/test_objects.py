@@ -33,7 +33,8 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_of_several_who_create_a_name_at_once_one_wins(root: str) -> None:
     for number in range(10):
-        barrier, won = threading.Barrier(4), []
+        barrier = threading.Barrier(4)
+        won: list[int] = []
 
         def create(who: int, barrier: threading.Barrier = barrier, number: int = number, won: list[int] = won) -> None:
             store = open_store(root)

@@ -165,7 +165,7 @@ def move_money(cluster: Cluster, count: int) -> list[int]:
 
     async def run() -> list[int]:
         async with waltz.open_client(str(cluster.client_file)) as client:
-            ids = [await client.append(0, waltz.Append(b"open", append=[("account", 1)]))]
+            ids: list[int] = [await client.append(0, waltz.Append(b"open", append=[("account", 1)]))]
             for at in range(count):
                 transfer = waltz.Append(b"%d" % at, write=[("account", 1)])
                 ids.append(await client.append(0, transfer, based_on=ids[-1]))

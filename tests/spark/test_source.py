@@ -50,7 +50,8 @@ def reader(tmp_path: Path, **options: object) -> BatchReader:
 
 def stream(tmp_path: Path, **options: object) -> StreamReader:
     values = {"directory": str(tmp_path / "a"), **{name: str(one) for name, one in options.items()}}
-    return WaltzDataSource(values).streamReader("")
+    made: StreamReader = WaltzDataSource(values).streamReader("")
+    return made
 
 
 def rows_of(found: BatchReader | StreamReader, tasks: list[Task]) -> list[dict[str, Any]]:
@@ -234,7 +235,7 @@ def test_a_second_replica_outvotes_one_that_holds_something_else(tmp_path: Path)
 def run(found: StreamReader, limit: ReadLimit | None = None) -> list[list[tuple[int, int]]]:
     """Batches until nothing is new, as Spark's micro-batch execution asks for them."""
     start = json.loads(json.dumps(found.initialOffset()))
-    batches = []
+    batches: list[list[tuple[int, int]]] = []
     while True:
         end = json.loads(json.dumps(found.latestOffset(start, limit or found.getDefaultReadLimit())))
         if json.dumps(end) == json.dumps(start):

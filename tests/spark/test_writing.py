@@ -309,9 +309,18 @@ def test_finished_batches_are_asked_for_once_in_a_process(tmp_path: Path, monkey
     for batch in range(5):
         state.finish(batch, {0: batch}, {})
     asked: list[str] = []
-    for name in ("find", "names"):
-        real = getattr(LocalStore, name)
-        monkeypatch.setattr(LocalStore, name, lambda *call, real=real: (asked.append(call[1]), real(*call))[1])
+    find, names = LocalStore.find, LocalStore.names
+
+    def asked_for(store: LocalStore, name: str, *size: int) -> bytes | None:
+        asked.append(name)
+        return find(store, name, *size)
+
+    def asked_about(store: LocalStore, folder: str) -> list[str]:
+        asked.append(folder)
+        return names(store, folder)
+
+    monkeypatch.setattr(LocalStore, "find", asked_for)
+    monkeypatch.setattr(LocalStore, "names", asked_about)
     for _ in range(7):  # as the tasks of batch 5 do, each with an object of its own
         task = SinkState(str(tmp_path))
         assert (task.start().marks, task.finished(4), task.base(5)) == ((-1,), True, (4,))

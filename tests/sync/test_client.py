@@ -210,7 +210,7 @@ def test_a_view_that_cannot_go_on_ends_its_block_with_the_reason(client: waltz.C
     def apply(txn: waltz.Transaction, state: Any) -> None:
         raise ZeroDivisionError
 
-    def wait_for_the_end(app: waltz.Application) -> None:
+    def wait_for_the_end(app: waltz.Application[Any]) -> None:
         while True:
             app.submit(add, "x", partition=3, until="applied")
 

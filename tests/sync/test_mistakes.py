@@ -246,7 +246,7 @@ def test_a_client_of_trio_is_for_one_thread(cluster: RunningCluster) -> None:
     async def elsewhere(client: Any, app: Any) -> None:
         for call in calls:
             with pytest.raises(waltz_trio.WrongThreadError, match="use waltz_sync"):
-                await trio.to_thread.run_sync(lambda call=call: trio.run(call, client, app))
+                await trio.to_thread.run_sync(trio.run, call, client, app)
 
     in_trio(cluster.url, waltz_trio.DictView(lambda txn, state: None), elsewhere)
 
@@ -265,7 +265,8 @@ def test_what_names_no_file_is_refused_with_the_forms_that_are_read(path: str) -
 def test_a_function_of_the_view_that_calls_its_client_is_refused_and_waits_for_nobody(
     cluster: RunningCluster, tmp_path: Path, on_disk: bool
 ) -> None:
-    view = view_at(tmp_path / "view.db") if on_disk else waltz_trio.DictView(lambda txn, state: None)
+    in_memory: waltz_trio.DictView[Any] = waltz_trio.DictView(lambda txn, state: None)
+    view: waltz_trio.View[Any] = view_at(tmp_path / "view.db") if on_disk else in_memory
     calls: list[Callable[[Any, Any], Any]] = [
         lambda client, app: app.submit(something, partition=0),  # its turn comes when this decide has ended
         lambda client, app: client.append(1, something(None)),
@@ -326,16 +327,22 @@ def test_a_function_that_does_not_return_is_said_in_the_log_once_the_time_of_its
             if re.search("goes on although its time is over: (decide|apply) tests.sync.test_m", record.getMessage()):
                 said.set()
 
+    def decide(state: Any) -> None:
+        said.wait(60)
+
+    def apply(txn: waltz_trio.Transaction, db: Any) -> None:
+        said.wait(60)
+
     noticed = Noticed()
     logging.getLogger().addHandler(noticed)
     try:
         view = view_at(tmp_path / "view.db")
         with waltz_sync.open_client(cluster.url) as client, client.materialize(view, [0], timeout=60) as app:
             with pytest.raises(TimeoutError, match=r"the submit has no outcome.*; decide tests\.sync\..*, ran for "):
-                app.submit(lambda state: said.wait(60) and None, partition=0, timeout=0.2)
+                app.submit(decide, partition=0, timeout=0.2)
             assert said.is_set()
             said.clear()
-        late = waltz_trio.SqliteView(tmp_path / "other.db", lambda txn, db: said.wait(60) and None, name="seen")
+        late = waltz_trio.SqliteView(tmp_path / "other.db", apply, name="seen")
         with waltz_sync.open_client(cluster.url) as client:
             client.append(1, something(None))
             with pytest.raises(
@@ -367,7 +374,7 @@ def test_a_time_out_of_a_submit_says_that_the_server_is_away(tmp_path: Path) -> 
     with (
         running_cluster(partitions=1) as cluster,
         waltz_sync.open_client(cluster.url) as client,
-        client.materialize(waltz_trio.DictView(lambda txn, state: None), timeout=60) as app,
+        client.materialize(waltz_trio.DictView[Any](lambda txn, state: None), timeout=60) as app,
     ):
         cluster.kill_server()
         while client.status(0).phase is waltz_trio.Phase.MOUNTED:

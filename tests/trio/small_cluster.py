@@ -55,10 +55,10 @@ class SmallNode:
                     self.server.drop(self.conns.pop(conn))
         if not self.held:
             self._work()
-        for number, conn in self.conns.items():
-            if conn.out and not self.muted:
-                out.append(Send(number, bytes(conn.out)))
-                conn.out.clear()
+        for number, server_conn in self.conns.items():
+            if server_conn.out and not self.muted:
+                out.append(Send(number, bytes(server_conn.out)))
+                server_conn.out.clear()
 
     def _work(self) -> None:
         server = self.server

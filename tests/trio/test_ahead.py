@@ -65,8 +65,9 @@ def test_one_that_is_still_on_its_way_is_known() -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_any_pieces_in_any_order_give_every_payload_once(seed: int) -> None:
-    rng, ahead, out = random.Random(seed), ReadAhead(), []
+    rng, ahead = random.Random(seed), ReadAhead()
     ahead.begin(0)
+    out: list[bytes | None] = []
     expected: list[bytes | None] = []
     while ahead.end < 200:
         count = rng.randrange(1, 30)

@@ -229,7 +229,7 @@ async def test_nonsense_is_refused() -> None:
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
         async with client.materialize(waltz.DictView(apply), [0]) as bank:
             with pytest.raises(ValueError, match="until"):
-                await bank.submit(deposit, 1, 1, partition=0, until="done")
+                await bank.submit(deposit, 1, 1, partition=0, until="done")  # type: ignore[arg-type]
             with pytest.raises(ValueError, match="not materialized"):
                 await bank.submit(deposit, 1, 1, partition=1)
             with pytest.raises(TypeError, match="Append or None"):
@@ -237,9 +237,10 @@ async def test_nonsense_is_refused() -> None:
             with pytest.raises(waltz.FeedBusyError):
                 async with client.materialize(waltz.DictView(apply), [0]):
                     pass
-        for options in ({"on_poison": "ignore"}, {"batch_limit": 0}, {"max_in_flight": 0}):
+        wrong: tuple[dict[str, Any], ...] = ({"on_poison": "ignore"}, {"batch_limit": 0}, {"max_in_flight": 0})
+        for options in wrong:
             with pytest.raises(ValueError, match=r"on_poison is one of|is at least 1, not 0"):
-                async with client.materialize(waltz.DictView(apply), [0], **options):  # type: ignore[arg-type]
+                async with client.materialize(waltz.DictView(apply), [0], **options):
                     pass
         with pytest.raises(waltz.PartitionNotFoundError):
             client.materialize(waltz.DictView(apply), [5])
@@ -634,6 +635,7 @@ async def test_a_caller_that_goes_on_with_a_lock_waits_for_its_last_commit_in_th
         async with client.materialize(sqlite_view(tmp_path / "bank.db"), [0]) as bank:
             for _ in range(20):
                 receipt = await bank.submit(deposit, 1, 1, partition=0)
+                assert receipt is not None
                 assert (receipt.attempts, receipt.conflicts) == (1, 0)
             assert balances(cluster) == {1: 20}
 
@@ -675,7 +677,7 @@ async def test_an_append_that_was_sent_to_a_log_which_then_ends_before_the_clien
         cluster.commit(0, [b"1 5", b"1 5", b"1 5"])
         async with waltz.open_client(cluster.url) as client, trio.open_nursery() as nursery:
             with pytest.raises(waltz.ClientAheadError):
-                async with client.materialize(waltz.DictView(lambda txn, state: None), [0]) as app:
+                async with client.materialize(waltz.DictView[Any](lambda txn, state: None), [0]) as app:
                     cluster.nodes[0].deaf = True
                     nursery.start_soon(submit, app)
                     while not client.status(0).in_flight:

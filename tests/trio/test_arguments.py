@@ -6,7 +6,7 @@ import enum
 import itertools
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import pytest
@@ -47,7 +47,7 @@ async def test_every_whole_number_will_do(number: Any) -> None:
                     assert type(txn.header) is int
                     if txn.id == 1:
                         break
-            async with client.materialize(waltz.DictView(lambda txn, state: None), [one]) as app:
+            async with client.materialize(waltz.DictView[Any](lambda txn, state: None), [one]) as app:
                 await app.caught_up(one)
                 assert app.mark(one) == 1
                 receipt = await app.submit(lambda state: waltz.Append(b"c"), partition=one, until="applied")
@@ -62,7 +62,12 @@ async def test_a_header_is_compared_and_not_looked_for() -> None:
             await client.append(0, waltz.Append(b"", header=Header.LAST))
         for header in (1 << 31, -(1 << 31) - 1, numpy.int64(1 << 31)):
             with pytest.raises(ValueError, match=r"a header has 32 bits, .* found -?21474836"):
-                await client.append(0, waltz.Append(b"", header=header))
+                await client.append(0, made(b"", header=header))
+
+
+def made(*arguments: Any, **named: Any) -> waltz.Append:
+    """An append, of what its types do not allow."""
+    return waltz.Append(*arguments, **named)
 
 
 ACCOUNT = '[("account", 7)]'
@@ -78,39 +83,39 @@ ACCOUNT = '[("account", 7)]'
         ),
         ("text", TypeError, "expected an Append, found 'text' (str); write Append(VALUE, Utf8(), write="),
         (None, TypeError, "expected an Append, found None (NoneType)"),
-        (waltz.Append("text"), TypeError, "write Append(value, Utf8(), ...)"),
-        (waltz.Append("text", waltz.Utf8), TypeError, "expected a codec, found the class Utf8; write Utf8()"),
-        (waltz.Append("x", waltz.Codecs({})), TypeError, "an Append names one codec and its header"),
-        (waltz.Append("x", 7), TypeError, "expected a codec, with dumps and loads, found 7 (int)"),
-        (waltz.Append(b"", header="3"), TypeError, "a header is a whole number, found '3' (str)"),
-        (waltz.Append(b"", header=3.0), TypeError, "a header is a whole number, found 3.0 (float)"),
+        (made("text"), TypeError, "write Append(value, Utf8(), ...)"),
+        (made("text", waltz.Utf8), TypeError, "expected a codec, found the class Utf8; write Utf8()"),
+        (made("x", waltz.Codecs({})), TypeError, "an Append names one codec and its header"),
+        (made("x", 7), TypeError, "expected a codec, with dumps and loads, found 7 (int)"),
+        (made(b"", header="3"), TypeError, "a header is a whole number, found '3' (str)"),
+        (made(b"", header=3.0), TypeError, "a header is a whole number, found 3.0 (float)"),
         (
-            waltz.Append(b"", append=("account", 7)),
+            made(b"", append=("account", 7)),
             TypeError,
             f"expected a list of locks, such as {ACCOUNT}, found ('acc",
         ),
         (
-            waltz.Append(b"", append="account"),
+            made(b"", append="account"),
             TypeError,
             f"expected a list of locks, such as {ACCOUNT}, found 'account'",
         ),
-        (waltz.Append(b"", append=waltz.Lock("a", 1)), TypeError, "expected a list of locks"),
-        (waltz.Append(b"", append=7), TypeError, "expected a list of locks"),
-        (waltz.Append(b"", append=["account"]), TypeError, 'a lock is a Lock or (name, id), such as ("account", 7), f'),
-        (waltz.Append(b"", append=[("a", 1, 2)]), TypeError, "found ('a', 1, 2) (tuple)"),
-        (waltz.Append(b"", append=[(7, "a")]), TypeError, "the name of a lock is text, found 7 (int) in (7, 'a')"),
-        (waltz.Append(b"", append=[(b"a", 7)]), TypeError, "the name of a lock is text, found b'a' (bytes)"),
-        (waltz.Append(b"", append=[("a", "7")]), TypeError, "the id of a lock is a whole number, found '7' (str)"),
-        (waltz.Append(b"", append=[("a", 7.0)]), TypeError, "the id of a lock is a whole number, found 7.0 (float)"),
-        (waltz.Append(b"", append=[("a", 1 << 63)]), ValueError, "the id of a lock has 64 bits"),
-        (waltz.Append(b"", append=[waltz.Lock("a", -(1 << 63) - 1)]), ValueError, "the id of a lock has 64 bits"),
+        (made(b"", append=waltz.Lock("a", 1)), TypeError, "expected a list of locks"),
+        (made(b"", append=7), TypeError, "expected a list of locks"),
+        (made(b"", append=["account"]), TypeError, 'a lock is a Lock or (name, id), such as ("account", 7), f'),
+        (made(b"", append=[("a", 1, 2)]), TypeError, "found ('a', 1, 2) (tuple)"),
+        (made(b"", append=[(7, "a")]), TypeError, "the name of a lock is text, found 7 (int) in (7, 'a')"),
+        (made(b"", append=[(b"a", 7)]), TypeError, "the name of a lock is text, found b'a' (bytes)"),
+        (made(b"", append=[("a", "7")]), TypeError, "the id of a lock is a whole number, found '7' (str)"),
+        (made(b"", append=[("a", 7.0)]), TypeError, "the id of a lock is a whole number, found 7.0 (float)"),
+        (made(b"", append=[("a", 1 << 63)]), ValueError, "the id of a lock has 64 bits"),
+        (made(b"", append=[waltz.Lock("a", -(1 << 63) - 1)]), ValueError, "the id of a lock has 64 bits"),
         (
-            waltz.Append(b"", append=zip(itertools.repeat("a"), itertools.count())),
+            made(b"", append=zip(itertools.repeat("a"), itertools.count())),
             ValueError,
             "more than 10000 locks in",
         ),
         (
-            waltz.Append(b"", append=[("a", n) for n in range(10_001)]),
+            made(b"", append=[("a", n) for n in range(10_001)]),
             ValueError,
             "locks in one append (server.locksMax)",
         ),
@@ -165,7 +170,7 @@ async def test_a_mark_is_at_least_minus_one() -> None:
 def test_a_codec_that_is_none_is_no_bad_payload() -> None:
     transaction = waltz.Transaction(0, 0, 0, waltz.Transaction, b"{}")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"found the class Json; write Json\(\)"):
-        transaction.load(waltz.Json)  # type: ignore[arg-type]
+        transaction.load(waltz.Json)  # type: ignore[call-overload]
 
 
 class Text:
@@ -190,20 +195,23 @@ def test_locks_that_can_be_read_once_only_are_explained_too() -> None:
 
 
 def test_ids_of_locks_may_be_of_any_whole_type() -> None:
-    assert lock_hashes([("a", numpy.int64(-5)), ("a", Shard.SECOND)]) == lock_hashes([("a", -5), ("a", 1)])
+    others: list[Any] = [("a", numpy.int64(-5)), ("a", Shard.SECOND)]
+    assert lock_hashes(others) == lock_hashes([("a", -5), ("a", 1)])
     names: list[bytes] = []
-    lock_hashes([("a", numpy.uint8(7))], names)
+    others = [("a", numpy.uint8(7))]
+    lock_hashes(others, names)
     lock_hashes([("a", 7)], names)
     assert names[0] == names[1]
 
 
 def test_marks_and_keys_may_be_of_any_whole_type(tmp_path: Path) -> None:
     view = waltz.SqliteView(tmp_path / "view.db", lambda txn, db: None)
-    view.seed(Shard.SECOND, numpy.int64(7), lambda db: None)
+    one, seven = cast(int, numpy.int8(1)), cast(int, numpy.int64(7))  # their types do not say so
+    view.seed(Shard.SECOND, seven, lambda db: None)
     assert view.load_mark(1) == 7
     view.close()
-    states = waltz.DictView(lambda txn, state: None)
-    states.seed(numpy.int8(1), numpy.int64(7))
+    states: waltz.DictView[Any] = waltz.DictView(lambda txn, state: None)
+    states.seed(one, seven)
     assert states.marks == {1: 7}
     with pytest.raises(TypeError, match="mark is a whole number, found '7'"):
         states.seed(0, "7")  # type: ignore[arg-type]
@@ -277,7 +285,7 @@ async def test_what_cannot_be_submitted_is_said_and_ends_nothing(call: Any, text
     async with (
         small_cluster() as cluster,
         waltz.open_client(cluster.url) as client,
-        client.materialize(waltz.DictView(lambda txn, state: None), [0]) as app,
+        client.materialize(waltz.DictView[Any](lambda txn, state: None), [0]) as app,
     ):
         with trio.fail_after(20):
             with pytest.raises(TypeError, match=re.escape(text)):

@@ -503,7 +503,7 @@ async def test_a_server_that_dies_is_replaced_without_losing_or_doubling_an_appe
         cluster.nodes[1].server.own(0, 5)
         cluster.view.changed()
         cluster.wake(second)
-        outcomes = []
+        outcomes: list[int] = []
         for pending in pendings:
             try:
                 outcomes.append(await pending.outcome())
@@ -573,7 +573,7 @@ async def test_a_failure_inside_the_client_is_told_to_the_body() -> None:
     async with small_cluster() as cluster:
         with pytest.raises(waltz.ClientFailedError, match="the client failed: ZeroDivisionError") as found:
             async with waltz.open_client(cluster.url) as client:
-                client._node.step = lambda now, events, out: 1 / 0  # type: ignore[assignment,return-value,method-assign]
+                client._node.step = lambda now, events, out: 1 / 0  # type: ignore[assignment,method-assign]
                 pending = client._appends.submit(0, RAW, None)
                 await pending.outcome()
         assert isinstance(found.value.__cause__, ZeroDivisionError)

@@ -48,7 +48,7 @@ async def test_no_outcome_is_wrong_while_processes_die(tmp_path: Path) -> None:
     done = trio.Event()
 
     async def load(client: waltz.Client, who: str, partition: int) -> None:
-        flying = []
+        flying: list[tuple[str, waltz.Pending]] = []
         while not done.is_set():
             name = f"{who}/{partition}/{len(flying)}"
             payload = Payload(name, -1)

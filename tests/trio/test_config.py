@@ -194,8 +194,8 @@ def test_a_password_is_refused_that_is_told_twice_or_not_at_all(tmp_path: Path) 
 
 def test_the_pace_beside_a_client_that_waits_is_the_one_of_the_file() -> None:
     keys = {"cluster.root": "/x", "zookeeper.connectString": "zk", "zookeeper.sessionTimeout": 4000, "server.port": 0}
-    assert server_settings(Config(keys, "x"), str).machine.append_pace == PACE == 10
-    faster = server_settings(Config({**keys, "server.appendPace": 80}, "x"), str).machine
+    assert server_settings(Config(keys, "x"), lambda text: None).machine.append_pace == PACE == 10
+    faster = server_settings(Config({**keys, "server.appendPace": 80}, "x"), lambda text: None).machine
     assert faster.partition(0).append_pace == 80
     proxy = {**keys, "server.appendPace": 80, "proxy.upstream.root": "/y"}
-    assert proxy_settings(Config(proxy, "x"), str).server.machine.partition(0).append_pace == 80
+    assert proxy_settings(Config(proxy, "x"), lambda text: None).server.machine.partition(0).append_pace == 80

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -95,12 +96,13 @@ async def test_a_directory_of_other_numbers_or_things_is_refused(tmp_path: Path)
     with trio.fail_after(30):
         async with embedded_cluster(tmp_path / "used", partitions=2, ready=False):
             pass
-        for numbers, text in (
+        refused: list[tuple[dict[str, Any], str]] = [
             ({"partitions": 3}, "number of partitions is 2, not 3"),
             ({"storage_nodes": 1}, "number of storage nodes is 3, not 1"),
             ({"partitions": 0}, "at least one partition"),
             ({"servers": 0}, "at least one server"),
-        ):
+        ]
+        for numbers, text in refused:
             with pytest.raises(ConfigError, match=text):
                 async with embedded_cluster(tmp_path / "used", **numbers):
                     pass

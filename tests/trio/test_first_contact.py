@@ -172,7 +172,7 @@ async def test_an_await_that_is_missing_is_an_error_when_the_block_ends() -> Non
                 async with waltz.open_client(cluster.url) as client:
                     client.append(0, waltz.Append(b""))  # type: ignore[unused-coroutine]
                     client.send(0, waltz.Append(b""))  # type: ignore[unused-coroutine]
-                    async with client.materialize(waltz.DictView(lambda txn, state: None)) as app:
+                    async with client.materialize(waltz.DictView[Any](lambda txn, state: None)) as app:
                         app.submit(lambda state: None, partition=0)  # type: ignore[unused-coroutine]
                     await client.append(0, waltz.Append(b""))
             gc.collect()

@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from http import HTTPStatus
 from itertools import pairwise
 from typing import cast
@@ -86,15 +87,24 @@ async def test_a_drain_that_begins_behind_the_end_of_its_socket_waits_for_nothin
     for _ in range(2):  # the first one left its mark on descriptor -1, the second met it
         before = server.machine.count(Accepted)
         with await trio.to_thread.run_sync(raw_tls, endpoint):
-            await server.machine.until(lambda before=before: server.machine.count(Accepted) > before)
+            await server.machine.until(partial(came, server, before))
             conn = [event.conn for event in server.machine.events if type(event) is Accepted][-1]
             channel = server.driver._channels[conn]
             channel.send(b"x" * 20_000_000)
             channel.flush()
             channel._pipe.close()
-            await server.machine.until(lambda conn=conn: any(e == Closed(conn, e.reason) for e in closed(server)))
+            await server.machine.until(partial(went, server, conn))
 
     await serves(nursery, server, endpoint)
+
+
+def came(side: Side, before: int) -> bool:
+    """One more connection than before."""
+    return side.machine.count(Accepted) > before
+
+
+def went(side: Side, conn: int) -> bool:
+    return any(event.conn == conn for event in closed(side))
 
 
 def closed(side: Side) -> list[Closed]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
+from typing import Any
 
 import pytest
 import trio
@@ -31,7 +32,7 @@ def decline(state: dict[str, int]) -> None:
 
 async def used(url: str, instrument: waltz.Instrument) -> None:
     """Three submits (two commit, one declines), one conflict, one append that a lock refuses."""
-    view = waltz.DictView(lambda txn, state: None)
+    view: waltz.DictView[Any] = waltz.DictView(lambda txn, state: None)
     async with (
         waltz.open_client(url, instrument=instrument) as client,
         client.materialize(view, [0]) as application,
@@ -120,7 +121,7 @@ async def test_spans_of_a_cancelled_submit_and_of_a_closed_client_end() -> None:
     tracers = TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(spans))
     instrument = waltz.OpenTelemetryInstrument(tracers)
-    view = waltz.DictView(lambda txn, state: None)
+    view: waltz.DictView[Any] = waltz.DictView(lambda txn, state: None)
     async with (
         embedded_cluster(partitions=1) as cluster,
         waltz.open_client(cluster.url, instrument=instrument) as client,

@@ -105,6 +105,10 @@ class Puppet:
     def received(self) -> bytes:
         return b"".join(event.data for event in self.events if type(event) is Received)
 
+    def is_told(self) -> bool:
+        """Whether its connection was made, or came to nothing."""
+        return self.count(Dialed) + self.count(Closed) > 0
+
     def count(self, kind: type) -> int:
         return sum(type(event) is kind for event in self.events)
 
@@ -591,7 +595,7 @@ async def test_connections_above_the_limit_are_closed_at_once(nursery: trio.Nurs
     with trio.fail_after(5):
         while True:  # one counts until its socket is closed
             again = (await client_side(nursery, endpoint)).machine
-            await again.until(lambda machine=again: machine.count(Dialed) + machine.count(Closed) > 0)
+            await again.until(again.is_told)
             if again.count(Dialed):
                 break
 
@@ -961,7 +965,7 @@ async def test_a_peer_refused_for_its_certificate_is_dialed_on_and_on_and_used_o
     ca = make_ca("test authority")
     trusted, _ = written(tmp_path, "ca", ca)
 
-    def context(name: str, lifetime: timedelta) -> ssl.SSLContext:
+    def context(name: str, lifetime: timedelta) -> ServerTls:
         certificate, key = written(tmp_path, name, issue(ca, "node", local_names(), lifetime))
         return ServerTls(TlsSettings(certificate=certificate, key=key))
 

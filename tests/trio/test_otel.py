@@ -221,10 +221,10 @@ async def test_a_receiver_that_is_away_is_named_once_and_gets_what_was_kept(capl
 async def test_nothing_is_traced_where_nobody_receives() -> None:
     keys = {"cluster.root": "/x", "zookeeper.connectString": "zk", "zookeeper.sessionTimeout": 4000, "server.port": 0}
     keys |= {"storage.port": 0, "storage.admin.port": 0, "storage.directory": "/x"}
-    assert server_settings(Config(keys, "x"), str).machine.trace_every == 0
-    assert storage_settings(Config(keys, "x"), str).machine.trace_every == 0
+    assert server_settings(Config(keys, "x"), lambda text: None).machine.trace_every == 0
+    assert storage_settings(Config(keys, "x"), lambda text: None).machine.trace_every == 0
     keys["otel.endpoint"] = "http://collector/prefix/"
-    assert server_settings(Config(keys, "x"), str).machine.trace_every == 1000
+    assert server_settings(Config(keys, "x"), lambda text: None).machine.trace_every == 1000
     settings = otel_settings(Config(keys, "x"))
     assert settings is not None
     assert (settings.host, settings.port, settings.path) == ("collector", 4318, "/prefix")

@@ -120,7 +120,7 @@ def test_stores_in_the_original_s_form_are_looked_at_too(tmp_path: Path, name: s
     paths = {each: tmp_path / f"{each}.pem" for each in files}
     for each, path in paths.items():
         path.write_bytes(files[each])
-    tls = ServerTls(TlsSettings(**{each: str(path) for each, path in paths.items()}))
+    tls = ServerTls(TlsSettings(key_store=str(paths["key_store"]), trust_store=str(paths["trust_store"])))
     before = tls.context
     assert tls.context is before
 

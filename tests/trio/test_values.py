@@ -99,7 +99,8 @@ def test_json_refuses_what_is_no_number_in_json(value: Any) -> None:
 
 def test_json_takes_whole_numbers_of_other_libraries() -> None:
     assert waltz.Json().dumps({"n": numpy.int64(1 << 62)}) == b'{"n":4611686018427387904}'
-    assert waltz.Json(int).dumps(numpy.uint8(7)) == b"7"
+    seven: Any = numpy.uint8(7)
+    assert waltz.Json(int).dumps(seven) == b"7"
     with pytest.raises(TypeError, match="expected int, found True"):
         waltz.Json(int).dumps(True)
 
@@ -190,7 +191,7 @@ def test_a_payload_that_was_not_fetched_is_an_error_of_the_program() -> None:
 
 
 def test_locks_are_hashed_as_the_lock_itself_does() -> None:
-    locks = [waltz.Lock("account", 7), ("account", -1), ("", 0), ("account", 7)]
+    locks: list[waltz.Lock | tuple[str, int]] = [waltz.Lock("account", 7), ("account", -1), ("", 0), ("account", 7)]
     assert lock_hashes(locks) == (
         waltz.Lock("account", 7).wire(),
         waltz.Lock("account", -1).wire(),
@@ -242,7 +243,8 @@ def test_a_retry_that_has_no_limits_is_refused_when_it_is_made(
 
 
 def test_limits_of_a_retry_may_be_of_any_real_type() -> None:
-    retry = waltz.Retry(attempts=numpy.int64(3), base=numpy.float64(1), factor=1000, jitter=0)
+    three: Any = numpy.int64(3)
+    retry = waltz.Retry(attempts=three, base=numpy.float64(1), factor=1000, jitter=0)
     assert [retry.delay(attempt, random.Random()) for attempt in (1, 70)] == [1, 5]
 
 
@@ -282,6 +284,16 @@ class Ledger:
     named: dict[str, int] = attrs.field(factory=dict)
 
 
+def leaf(n: Any) -> Leaf:
+    """One that may hold what its type does not allow."""
+    return Leaf(n)
+
+
+def ledger(by_account: Any, named: Any) -> Ledger:
+    """The same, of a ledger."""
+    return Ledger(by_account, named)
+
+
 @attrs.frozen
 class Hidden:
     n: int
@@ -291,17 +303,17 @@ class Hidden:
 @pytest.mark.parametrize(
     ("codec", "value", "text"),
     [
-        (waltz.Json(Leaf), Leaf("7"), r"Leaf\(n='7'\) \(Leaf\) could be written, but not read again by Json\(Leaf\)"),
+        (waltz.Json(Leaf), leaf("7"), r"Leaf\(n='7'\) \(Leaf\) could be written, but not read again by Json\(Leaf\)"),
         (waltz.Json(dict[str, int]), {"account": "7"}, r"expected int, found '7' \(str\)"),
         (waltz.Json(list[int]), [1, 2.5], r"expected int, found 2.5 \(float\)"),
-        (waltz.Json(Tree), attrs.evolve(TREE, leaves=[Leaf(1), Leaf(None)]), "expected int, found None"),
+        (waltz.Json(Tree), attrs.evolve(TREE, leaves=[Leaf(1), leaf(None)]), "expected int, found None"),
         (waltz.Json(Hidden), Hidden(1), "unexpected keyword argument 'twice'"),
         (waltz.Json(dict), {7: 100}, r"keys of a dict are text in JSON, found 7 \(int\): write str\(7\), or name"),
         (waltz.Json(), [{"a": {None: 1}}], r"keys of a dict are text in JSON, found None"),
-        (waltz.Json(Ledger), Ledger({1: 2}, {3: 4}), r"keys of a dict are text in JSON, found 3 \(int\)"),
+        (waltz.Json(Ledger), ledger({1: 2}, {3: 4}), r"keys of a dict are text in JSON, found 3 \(int\)"),
         (
             waltz.MsgPack(Leaf),
-            Leaf("7"),
+            leaf("7"),
             r"Leaf\(n='7'\) \(Leaf\) could be written, but not read again: Expected `int`",
         ),
     ],

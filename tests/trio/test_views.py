@@ -66,7 +66,7 @@ def test_markers_of_writers_only_move_the_mark(tmp_path: Path) -> None:
     assert view.commit(with_marker()) == 2
     assert ids(view) == [0, 2]
     view.close()
-    memory = waltz.DictView(lambda txn, state: state.update({txn.id: txn.load()}))
+    memory: waltz.DictView[Any] = waltz.DictView(lambda txn, state: state.update({txn.id: txn.load()}))
     memory.load_mark(0)
     assert memory.commit(with_marker()) == 2
     assert memory.state == {0: b"0", 2: b"2"}
@@ -205,9 +205,13 @@ def test_a_locked_database_is_worth_another_try(tmp_path: Path) -> None:
     view.close()
 
 
+def see(db: sqlite3.Cursor) -> None:
+    db.execute("INSERT INTO seen VALUES (0, 41, NULL)")
+
+
 def test_a_view_can_be_seeded(tmp_path: Path) -> None:
     view = sqlite_view(tmp_path)
-    view.seed(0, 41, lambda db: db.execute("INSERT INTO seen VALUES (0, 41, NULL)"))
+    view.seed(0, 41, see)
     assert view.load_mark(0) == 41
     view.seed(0, 50, lambda db: None)
     assert view.commit(batch(51, 51)) == 51
@@ -483,9 +487,9 @@ def only_the_transaction(txn: waltz.Transaction) -> None: ...
     ("make", "text"),
     [
         (
-            lambda: waltz.DictView(only_the_transaction),
+            lambda: waltz.DictView(only_the_transaction),  # type: ignore[arg-type]
             r"apply is called with a transaction and the state, and .*only_the",
-        ),  # type: ignore[arg-type]
+        ),
         (lambda: waltz.DictView(noted, apply_many=only_the_transaction), "apply_many is called with transactions and"),  # type: ignore[arg-type]
         (lambda: waltz.SqliteView("x.db", lambda txn, db, more: None), r"missing a required argument: 'more'"),  # type: ignore[arg-type, misc]
         (lambda: waltz.Keys(lambda: None), "key_of is called with a transaction, and .* cannot be: too many"),  # type: ignore[arg-type, misc]
@@ -624,7 +628,7 @@ def test_what_makes_no_view_in_memory_or_on_a_server_is_refused_when_it_is_made(
     with pytest.raises(TypeError, match=r"keys: expected Keys, found"):
         waltz.DictView(apply, keys=apply)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"found the class dict; write dict\(\)"):
-        waltz.DictView(apply, dict)  # type: ignore[arg-type]
+        waltz.DictView(apply, dict)
     with pytest.raises(waltz.ConfigError, match="expected mysql://user"):
         waltz.MySqlView("mysql:/database", apply)
     with pytest.raises(TypeError, match="where: expected mysql://user"):

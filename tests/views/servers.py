@@ -149,7 +149,7 @@ class PostgresServer(DatabaseServer):
     def execute(self, database: str, statement: str) -> list[tuple[Any, ...]]:
         """One statement."""
         with psycopg.connect(self.conninfo(database), autocommit=True) as connection:
-            cursor = connection.execute(statement)  # type: ignore[call-overload]
+            cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description is not None else []
 
 

@@ -21,6 +21,7 @@ from waltz_core.base.ids import ReqId
 from waltz_core.client.keys import KeyEntry, KeyTable, request_hash
 from waltz_testing import transactions
 from waltz_trio.client.sql_sessions import TransactionLostError
+from waltz_trio.client.sql_view import SqlView
 
 MORE = "CREATE TABLE IF NOT EXISTS more (id INTEGER PRIMARY KEY)"
 COUNTERS = "CREATE TABLE IF NOT EXISTS counters (id INTEGER PRIMARY KEY, n INTEGER)"
@@ -230,7 +231,7 @@ def test_a_deadlock_that_apply_catches_is_not_committed_halfway(place: Place) ->
     # The more a transaction has changed, the less likely it is the one that MariaDB gives up.
     theirs.execute("UPDATE counters SET n = 1 WHERE id >= 10")
     theirs.execute("UPDATE counters SET n = 1 WHERE id = 1")
-    threads = []
+    threads: list[threading.Thread] = []
     caught = []
 
     def apply(txn: waltz.Transaction, db: Any) -> None:
@@ -523,10 +524,11 @@ def test_a_schema_that_fails_is_a_mistake_and_says_what_to_write(
 def test_a_database_that_is_not_there_is_a_mistake_and_a_server_that_is_down_is_not(
     postgres: PostgresServer, maria: MariaServer
 ) -> None:
-    for make, wrong, down in (
+    kinds: tuple[tuple[Callable[..., SqlView[Any]], Any, str], ...] = (
         (waltz.PostgresView, f"host={postgres.directory} user=waltz dbname=nobody", "host=127.0.0.1 port=1 dbname=x"),
         (waltz.MySqlView, maria.options("nobody"), "mysql://root@127.0.0.1:1/x"),
-    ):
+    )
+    for make, wrong, down in kinds:
         view = make(wrong, note_sql)
         with pytest.raises(waltz.ConfigError, match="nobody"):
             view.load_mark(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +257,7 @@ def of_class(case: ViewCase, cls: Any) -> ViewCase:
 
 
 @pytest.fixture
-def fresh(tmp_path: Path) -> Iterator[Callable[[str], ViewCase]]:
+def fresh(tmp_path: Path) -> Callable[[str], ViewCase]:
     """Makes the case of a planted view, by the check that must find it."""
     count = 0
 

@@ -56,7 +56,7 @@ async def check(url: str, where: Where, receipts: list[tuple[int, int]]) -> None
             mark = await client.committed_mark(partition)
             (noted, balance), read_mark = await bank.read(contents, partition, partition=partition, fresh=True)
             assert read_mark == mark
-            log = []
+            log: list[tuple[int, Any]] = []
             async with waltz.open_client(url) as reader, reader.feed(partition, after=-1) as feed:
                 while len(log) <= mark:
                     txn = await anext(feed)
