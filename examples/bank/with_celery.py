@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from sqlite3 import Cursor
 from typing import Any
 
 from celery import Celery
@@ -31,7 +32,7 @@ app.conf.update(
     | {"control_folder": f"{FOLDER}/control"},
     task_acks_late=True,  # a task whose worker dies comes again, and its key keeps it from paying twice
 )
-bank: waltz.Application | None = None  # of this process
+bank: waltz.Application[Cursor] | None = None  # of this process
 _opened = ExitStack()
 
 

@@ -10,6 +10,7 @@ log changes. Try it:
 from __future__ import annotations
 
 import sys
+from sqlite3 import Cursor
 
 import django
 from django.conf import settings
@@ -27,7 +28,7 @@ PATIENCE = 10.0  # seconds that a request may take
 PARTITION = 0  # accounts between which money moves are in one partition
 
 
-def urls(bank: waltz.Application) -> list[URLPattern]:
+def urls(bank: waltz.Application[Cursor]) -> list[URLPattern]:
     """The paths of the bank; the threads of the server share one client."""
 
     @require_POST

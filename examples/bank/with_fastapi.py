@@ -12,6 +12,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from sqlite3 import Cursor
 from typing import Any
 
 import uvicorn
@@ -41,7 +42,7 @@ def make(url: str, database: str) -> FastAPI:
 
     @app.post("/transfers", status_code=201)
     async def order_transfer(source: int, target: int, amount: int, order: str) -> dict[str, int]:
-        bank: waltz.Application = app.state.bank
+        bank: waltz.Application[Cursor] = app.state.bank
         try:
             async with asyncio.timeout(PATIENCE):
                 receipt = await bank.submit(
@@ -57,7 +58,7 @@ def make(url: str, database: str) -> FastAPI:
 
     @app.get("/accounts/{account}")
     async def show_account(account: int) -> dict[str, int]:
-        bank: waltz.Application = app.state.bank
+        bank: waltz.Application[Cursor] = app.state.bank
         amount, mark = await bank.read(balance, account, partition=PARTITION, fresh=True)
         return {"balance": amount, "mark": mark}
 

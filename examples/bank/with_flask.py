@@ -10,6 +10,7 @@ Try it:
 from __future__ import annotations
 
 import sys
+from sqlite3 import Cursor
 from typing import Any
 
 from flask import Flask, request
@@ -22,7 +23,7 @@ PATIENCE = 10.0  # seconds that a request may take
 PARTITION = 0  # accounts between which money moves are in one partition
 
 
-def make(bank: waltz.Application) -> Flask:
+def make(bank: waltz.Application[Cursor]) -> Flask:
     """The application; its threads share one client."""
     app = Flask(__name__)
 
