@@ -43,6 +43,7 @@ class Caller:
         self._pending = 0
         self._sent_at: list[float] = []
         self.done = 0
+        self.ending = False
         self.round_trips: list[float] = []
 
     def deadline(self) -> int | None:
@@ -57,7 +58,7 @@ class Caller:
                     self._send(self._in_flight, out)
                 case Received(data=data):
                     self._pending += len(data)
-                case Closed(reason=reason):
+                case Closed(reason=reason) if not self.ending:
                     raise AssertionError(reason)
         count, self._pending = divmod(self._pending, self._size)
         if count:
@@ -89,6 +90,7 @@ async def measure(size: int, in_flight: int, seconds: float) -> dict[str, float]
         machine.round_trips.clear()
         await trio.sleep(seconds)
         took, cpu = time.perf_counter() - start, time.process_time() - cpu
+        machine.ending = True
         nursery.cancel_scope.cancel()
     trips = sorted(machine.round_trips)
     return {
