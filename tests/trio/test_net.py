@@ -102,6 +102,10 @@ class Puppet:
         await self.until(lambda: any(type(event) is kind for event in self.events))
         return next(event for event in self.events if type(event) is kind)
 
+    async def received_all(self, size: int) -> None:
+        """Wait until so many bytes have come."""
+        await self.until(lambda: len(self.received()) == size)
+
     def received(self) -> bytes:
         return b"".join(event.data for event in self.events if type(event) is Received)
 
@@ -207,7 +211,7 @@ async def test_what_a_connection_brings_alone_costs_a_round_of_its_reader_and_no
     trio.lowlevel.add_instrument(stepped)
     for number in range(1, 21):
         client.driver.deliver([[Send(-1, b"x")]])
-        await server.machine.until(lambda n=number: len(server.machine.received()) == n)
+        await server.machine.received_all(number)
     trio.lowlevel.remove_instrument(stepped)
 
     assert stepped.count["_supervised"] == 20, stepped.count
