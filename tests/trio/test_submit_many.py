@@ -203,7 +203,13 @@ async def test_who_expects_the_wrong_locks_gets_the_same_outcome() -> None:
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
         async with client.materialize(waltz.DictView(apply), [0], max_in_flight=50) as bank:
             await bank.submit(deposit, 7, 100, partition=0, until="applied")
-            wrong = [[("account", 8)], [("account", 9), ("account", 7)], [waltz.Lock("x", 0)], [], [("account", 7)]]
+            wrong: list[list[waltz.Lock | tuple[str, int]]] = [
+                [("account", 8)],
+                [("account", 9), ("account", 7)],
+                [waltz.Lock("x", 0)],
+                [],
+                [("account", 7)],
+            ]
             with trio.fail_after(20):
                 outcomes = await bank.submit_many(withdraw, [(7, 30)] * 5, partition=0, expects=wrong)
                 assert await bank.submit(withdraw, 7, 30, partition=0, expects=[("account", 8)]) is None
