@@ -271,7 +271,7 @@ def test_the_page_shows_what_its_program_prints(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(SimulationError) as raised:
         importlib.import_module("test_bank_by_seed").test_bank()
-    assert _kinds(transcript) == _kinds(str(raised.value))
+    assert _kinds(transcript) == _kinds(str(raised.value)), raised.value
 
 
 def _kinds(transcript: str) -> Counter[str]:
