@@ -81,8 +81,8 @@ stage-core: check-types check-style
 stage-clusters: stage-core
 	@$(COMPUTE) -m 'not slow' $(LONG) tests/vectors tests/mutants tests/decoders tests/driver_crashes tests/driver_nets
 stage-seeds: stage-clusters
-	@$(FUZZ) --seeds 1..100
-	@export WALTZ_SPEEDUPS=0; $(FUZZ) --seeds 101..120
+	@$(FUZZ) --seeds 1..60
+	@export WALTZ_SPEEDUPS=0; $(FUZZ) --seeds 61..72
 stage-pure: stage-seeds
 	@export WALTZ_SPEEDUPS=0; $(COMPUTE) -m 'not slow' tests/vectors tests/unit/server tests/unit/client tests/unit/wire
 stage-drivers:
