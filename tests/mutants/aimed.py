@@ -47,6 +47,7 @@ _DISK = ("tests/trio/test_storage_disk.py",)
 _CRASHES = ("tests/driver_crashes/test_driver_crashes.py",)
 _PROXY = ("tests/unit/proxy/test_partition.py", "tests/unit/proxy/test_upstream.py", "tests/unit/proxy/test_state.py")
 _GATEWAY_FEEDS = ("tests/model/test_gateway.py",)
+_GATEWAY_BEHIND = ("tests/trio/test_gateway_feeds.py",)
 _WINDOW = ("tests/unit/gateway/test_window.py",)
 _PROXY_CACHE = ("tests/unit/proxy/test_cache.py",)
 _SWEEP = ("tests/model/test_crash_sweep.py",)
@@ -1511,9 +1512,23 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "a reader of a gateway joins its window without what he was given last",
         "waltz_trio.gateway.fanout",
-        "                    if records:\n",
-        "                    if records and not self._may_join(mark):\n",
+        "            await _hand_out(_records(piece), put, pay)\n",
+        "            if not self._may_join(mark):\n                await _hand_out(_records(piece), put, pay)\n",
         _GATEWAY_FEEDS,
+    ),
+    Mutant(
+        "a reader of a gateway who is behind is taken to have what a server left out of its answer",
+        "waltz_trio.gateway.fanout",
+        "            mark = piece[-1].id\n",
+        "            mark = last\n",
+        _GATEWAY_BEHIND,
+    ),
+    Mutant(
+        "an answer of records is taken to have what a server left out",
+        "waltz_trio.gateway.service",
+        "                first = each.id + 1\n",
+        "                first = last + 1\n",
+        _GATEWAY_BEHIND,
     ),
     Mutant(
         "a reader of a gateway who comes again is given only what is new",

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 import waltz_trio as waltz
+from tests.trio.small_cluster import small_cluster
 from tests.trio.test_gateway import AT, PATIENCE, Desk, Events, cluster, desk, gateway
 from waltz_core.base.ids import Endpoint
 from waltz_core.gateway.door import token_hash
@@ -198,3 +199,40 @@ async def test_what_is_no_health_is_said(cluster: EmbeddedCluster) -> None:
     assert server.endpoint is not None
     with trio.fail_after(PATIENCE), pytest.raises(PortError):
         await health_of(Endpoint("127.0.0.1", server.endpoint.port))
+
+
+# ---- behind ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+async def test_ranges_and_who_is_behind_take_no_more_of_a_long_log_than_they_read(ranges: bool) -> None:
+    """A feed would bring the headers of all that follows; only of a server that knows no ranges there is one."""
+    async with small_cluster(window=7) as made:
+        made.view.names = ranges
+        made.commit(0, [b"%d" % number for number in range(600)])
+        wanted = [{"id": at, "header": 0, "text": str(at)} for at in range(300, 340)]
+        async with gateway(made.url) as desk:
+            answers: list[list[dict[str, object]]] = []
+
+            async def ask() -> None:
+                answer = await desk.ask(f"{AT}/records?first=300&count=40&payload=text")
+                answers.append(answer.json()["records"])
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(ask)
+            assert answers == [wanted] * 3
+            async with desk.events(f"{AT}/feed?after=299&payload=text") as reader:
+                assert [json.loads(await reader.next()) for _ in wanted] == wanted
+            sent = made.nodes[0].server.sent
+            assert (sent == 0) if ranges else (sent > 40)
+            assert len(made.nodes[0].conns) <= 2 or not ranges, "one client appends and asks for marks, one for ranges"
+
+
+async def test_a_key_is_looked_for_without_a_feed(cluster: EmbeddedCluster, desk: Desk) -> None:
+    for number in range(3):
+        assert (await desk.append({"json": {"n": number}, "key": f"-1:k{number}"})).status == 201
+    async with gateway(cluster.url) as other:
+        again = await other.append({"json": {"n": 1}, "key": "-1:k1"})
+        assert (again.status, again.json()["id"], again.json()["repeated"]) == (200, 1, True)
+        assert feeds_at(cluster) <= 2, "those of the clients that append"

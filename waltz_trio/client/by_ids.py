@@ -28,18 +28,27 @@ class ReadsByIds:
         last = min(last, await self._reads.committed_mark(partition))
         read: list[Transaction] = []
         while first <= last:
-            answer = await self._ask_records(partition, first, min(last - first + 1, _AT_ONCE))
-            if answer.records is None:
-                if answer.error is not None and answer.error.code != ErrorCode.NOT_IMPLEMENTED:
-                    raise _refusal(partition, answer.error)
+            piece = await self.piece(partition, first, last)
+            if piece is None:
                 read += await self._read_feed(partition, first, last)
                 break
-            read += [
-                Transaction(partition, each.transaction_id, each.header, each.req_id, each.data)
-                for each in answer.records
-            ]
+            read += piece
             first = read[-1].id + 1
         return [each for each in read if each.header != MARKER_HEADER]
+
+    async def piece(self, partition: int, first: int, last: int) -> list[Transaction] | None:
+        """The first of committed transactions, as many as one answer holds; None: this server knows no ranges.
+
+        One at least, and markers among them; errors as `Client.read`.
+        """
+        answer = await self._ask_records(partition, first, min(last - first + 1, _AT_ONCE))
+        if answer.records is None:
+            if answer.error is not None and answer.error.code != ErrorCode.NOT_IMPLEMENTED:
+                raise _refusal(partition, answer.error)
+            return None
+        return [
+            Transaction(partition, each.transaction_id, each.header, each.req_id, each.data) for each in answer.records
+        ]
 
     async def _ask_records(self, partition: int, first: int, count: int) -> RecordsCarried:
         self._life.check_open(partition)

@@ -56,14 +56,12 @@ class Appends:
         *,
         timeout: float,
         window: int,
-        prefetch: int,
     ) -> None:
         self._nursery = nursery
         self._quotas = quotas
         self._report = report
         self._timeout = timeout
         self._window = window
-        self._prefetch = prefetch
 
     async def append(self, who: str, call: calls.Append, cluster: Cluster) -> Done | Problem:
         """Append, and say what became of it. Who is cancelled while he waits does not know."""
@@ -135,24 +133,13 @@ class Appends:
     async def _search(self, run: _Run, first: int, last: int) -> Carrier | None:
         call = run.call
         assert call.key is not None
-        async with (
-            run.cluster.reader(call.place.partition) as client,
-            client.feed(call.place.partition, after=first - 1, prefetch=self._prefetch) as feed,
-        ):
-            feed.markers = True  # the last of the range may be one
-            async for transaction in feed:
-                if transaction.header != MARKER_HEADER:
-                    its = carrier(
-                        call.key,
-                        call.place.topic.key_field,
-                        call.payload,
-                        call.header,
-                        transaction.id,
-                        transaction.load(),
-                        transaction.header,
-                    )
-                    if its is not None:
-                        return its
-                if transaction.id >= last:
-                    return None
-        raise AssertionError("a feed has no end")
+        while first <= last:
+            for each in await run.cluster.records(call.place.partition, first, last):
+                first = each.id + 1
+                if each.header == MARKER_HEADER:
+                    continue
+                field, data = call.place.topic.key_field, each.load()
+                its = carrier(call.key, field, call.payload, call.header, each.id, data, each.header)
+                if its is not None:
+                    return its
+        return None

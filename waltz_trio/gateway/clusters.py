@@ -1,8 +1,11 @@
 """The clients of a gateway: for each cluster one that appends and asks, and more as feeds of one partition need them.
 
-A client has one feed of a partition at a time, and each reader of a gateway has a feed of its own: so it is held where
-its reader is, and asks the cluster for no more than its reader takes. Clients are opened when they are needed, and a
-few that nobody needs are kept. A client that broke is replaced by whoever asks next.
+Ranges of records need no feed, which would bring the headers of all that lies behind them, too: they are asked for
+over one client of those for feeds, so that appends and marks do not wait behind megabytes on a connection.
+
+A client has one feed of a partition at a time, so feeds of the same one need several: the shared one of a gateway, and
+those of readers who are behind on a cluster of 0.13.2, which knows no ranges. Clients are opened when they are needed,
+and a few that nobody needs are kept. A client that broke is replaced by whoever asks next.
 """
 
 from __future__ import annotations
@@ -17,8 +20,11 @@ from waltz_core.base.errors import ClientClosedError
 from waltz_trio.base.background import only
 from waltz_trio.client.client import Client
 from waltz_trio.client.connect import open_client
+from waltz_trio.client.values import Transaction
 
 _IDLE_KEPT = 4  # clients for feeds that nobody uses; each has three descriptors, and opening one takes milliseconds
+_PREFETCH = 16  # payloads that are asked for at a time of a server of 0.13.2
+_PIECE_BYTES = 1 << 20  # of what is read of it
 
 OpenClient = Callable[[str], AbstractAsyncContextManager[Client]]
 
@@ -31,6 +37,7 @@ class _Held:
         self.error: Exception | None = None
         self.over = False
         self.partitions: set[int] = set()  # of which it has a feed
+        self.asked = 0  # ranges that it is asked for
         self._opened = trio.Event()
         self._left = trio.Event()
 
@@ -96,19 +103,56 @@ class Cluster:
     @asynccontextmanager
     async def reader(self, partition: int) -> AsyncIterator[Client]:
         """A client that has no feed of a partition; errors as `client`."""
-        self._readers = [held for held in self._readers if not held.over]
-        held = next((held for held in self._readers if partition not in held.partitions), None)
-        if held is None:
-            held = self._new()
-            self._readers.append(held)
+        held = self._reader(lambda held: partition not in held.partitions)
         held.partitions.add(partition)
         try:
             yield await held.opened()
         finally:
             held.partitions.discard(partition)
-            idle = [held for held in self._readers if not held.partitions]
-            for spare in idle[_IDLE_KEPT:]:
-                spare.leave()
+            self._leave_spare()
+
+    def _reader(self, fits: Callable[[_Held], bool]) -> _Held:
+        self._readers = [held for held in self._readers if not held.over]
+        held = next((held for held in self._readers if fits(held)), None)
+        if held is None:
+            held = self._new()
+            self._readers.append(held)
+        return held
+
+    def _leave_spare(self) -> None:
+        idle = [held for held in self._readers if not held.partitions and not held.asked]
+        for spare in idle[_IDLE_KEPT:]:
+            spare.leave()
+
+    async def piece(self, partition: int, first: int, last: int) -> list[Transaction] | None:
+        """The first of some committed transactions: one at least, about a megabyte at most, and markers among them.
+
+        None: the server is of 0.13.2, which knows no ranges. Errors as `client`, and as `Client.read`.
+        """
+        held = self._reader(lambda held: True)
+        held.asked += 1
+        try:
+            return await (await held.opened())._by_ids.piece(partition, first, last)
+        finally:
+            held.asked -= 1
+            self._leave_spare()
+
+    async def records(self, partition: int, first: int, last: int) -> list[Transaction]:
+        """As `piece`, of a server of 0.13.2 too."""
+        read = await self.piece(partition, first, last)
+        if read is not None:
+            return read
+        read = []
+        async with (
+            self.reader(partition) as client,
+            client.feed(partition, after=first - 1, prefetch=_PREFETCH) as feed,
+        ):
+            feed.markers = True
+            left = _PIECE_BYTES
+            while left > 0 and (not read or read[-1].id < last):
+                read.append(await anext(feed))
+                left -= len(read[-1].load())
+        return read
 
     async def committed_mark(self, partition: int) -> int:
         """Ask for it; errors as `client`."""

@@ -1,16 +1,18 @@
-"""One feed of a partition for all readers at its end, and a separate feed for each reader that is behind.
+"""One feed of a partition for all readers at its end; each reader that is behind reads for himself.
 
-The window decides which reader is which (`waltz_core/gateway/window.py`). A reader begins with a separate feed, joins
-the window where that begins, and leaves it when it has fallen behind. The window is made by the first reader that
-reaches the end of the log, and ends with the last one. If its feed breaks, all readers in it end with its error, as
-each of them would have with a separate feed. What a separate feed brings is paid for by its reader; a shared one does
-the same however many there are.
+The window decides which reader is which (`waltz_core/gateway/window.py`). A reader begins behind, joins the window
+where that begins, and leaves it when he has fallen behind. The window is made by the first reader that reaches the end
+of the log, and ends with the last one. If its feed breaks, all readers in it end with its error.
+
+Who is behind reads one piece after the other, each when he has taken the one before: however long the log is and
+however many readers it has, none of them holds more of it. Of servers of 0.13.2, which know no ranges, he has a feed.
+What is read for one reader is paid for by him; a shared feed does the same however many there are.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import trio
 
@@ -21,6 +23,7 @@ from waltz_core.gateway.replies import Record
 from waltz_core.gateway.window import Window
 from waltz_trio.base.background import only
 from waltz_trio.client.feed import Feed
+from waltz_trio.client.values import Transaction
 from waltz_trio.gateway.clusters import Cluster
 from waltz_trio.net.http import Pay
 
@@ -81,7 +84,7 @@ class Fanout:
         self._prefetch = prefetch
         self._lead: _Lead | None = None
         self.texts = Texts()
-        self.alone = 0  # readers with a feed of their own
+        self.alone = 0  # readers that read for themselves
 
     @property
     def joined(self) -> int:
@@ -117,23 +120,46 @@ class Fanout:
             return mark
         self.alone += 1
         try:
-            async with (
-                self._cluster.reader(self._partition) as client,
-                client.feed(self._partition, after=mark, prefetch=self._prefetch) as feed,
-            ):
-                batches = _Batches(feed, max(1, self._prefetch // 2))
-                while not self._may_join(mark):
-                    batch = None
-                    with trio.move_on_after(_ALIVE):
-                        batch = await batches.next()
-                    if batch is None:
-                        await idle()
-                        continue
-                    records, mark = batch
-                    if records:
-                        await pay(cost_of_feeding(await put(records)))
+            mark, ranges = await self._follow_pieces(mark, put, idle, pay)
+            return mark if ranges else await self._follow_feed(mark, put, idle, pay)
         finally:
             self.alone -= 1
+
+    async def _follow_pieces(self, mark: int, put: Put, idle: Idle, pay: Pay) -> tuple[int, bool]:
+        """Until the reader may join; False: the server knows no ranges."""
+        while not self._may_join(mark):
+            with trio.move_on_after(_ALIVE) as patience:
+                last = min(mark + max(1, self._prefetch), self._known_end())
+                piece = await self._cluster.piece(self._partition, mark + 1, last)
+            if patience.cancelled_caught:
+                await idle()
+                continue
+            if piece is None:
+                return mark, False
+            mark = piece[-1].id
+            await _hand_out(_records(piece), put, pay)
+        return mark, True
+
+    def _known_end(self) -> int:
+        """A mark up to which all is committed: behind that of whoever may not join."""
+        known = self._cluster.known_mark(self._partition)
+        return known if self._lead is None else max(known, self._lead.window.begin)
+
+    async def _follow_feed(self, mark: int, put: Put, idle: Idle, pay: Pay) -> int:
+        async with (
+            self._cluster.reader(self._partition) as client,
+            client.feed(self._partition, after=mark, prefetch=self._prefetch) as feed,
+        ):
+            batches = _Batches(feed, max(1, self._prefetch // 2))
+            while not self._may_join(mark):
+                batch = None
+                with trio.move_on_after(_ALIVE):
+                    batch = await batches.next()
+                if batch is None:
+                    await idle()
+                    continue
+                records, mark = batch
+                await _hand_out(records, put, pay)
         return mark
 
     # ---- at the end ------------------------------------------------------------------------------
@@ -188,6 +214,12 @@ class Fanout:
             lead.tell()
 
 
+async def _hand_out(records: Sequence[Record], put: Put, pay: Pay) -> None:
+    """What was read for one reader, who pays for it."""
+    if records:
+        await pay(cost_of_feeding(await put(records)))
+
+
 async def _wait(lead: _Lead) -> bool:
     """Wait at the end of a window; whether something has changed there."""
     lead.window.wait()
@@ -210,5 +242,9 @@ class _Batches:
 
     async def next(self) -> tuple[list[Record], int]:
         batch = await anext(self._batches)
-        records = [Record(each.id, each.header, each.load()) for each in batch if each.header != MARKER_HEADER]
-        return records, batch.last_id
+        return _records(batch), batch.last_id
+
+
+def _records(transactions: Iterable[Transaction]) -> list[Record]:
+    """What readers get of some transactions."""
+    return [Record(each.id, each.header, each.load()) for each in transactions if each.header != MARKER_HEADER]

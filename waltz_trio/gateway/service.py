@@ -1,7 +1,7 @@
 """Many logs behind one door: what a gateway answers. `waltz_core.gateway` decides; here it is carried out.
 
 Reads, marks and feeds are of committed transactions alone. Readers at the end of a log share one feed of the cluster
-(`fanout.py`); one that is behind has a feed of his own, which waits while he does not read.
+(`fanout.py`); one that is behind reads for himself, a piece at a time, and no further while he does not take it.
 """
 
 from __future__ import annotations
@@ -100,14 +100,7 @@ class Gateway:
         self._door = Door(settings.rules, settings.origins)
         self._clusters = {source: Cluster(source, nursery, report, open_one) for source in settings.topics.clusters}
         quotas = Quotas(settings.quotas)
-        self._appends = Appends(
-            nursery,
-            quotas,
-            report,
-            timeout=settings.request_timeout,
-            window=settings.key_window,
-            prefetch=settings.prefetch,
-        )
+        self._appends = Appends(nursery, quotas, report, timeout=settings.request_timeout, window=settings.key_window)
 
         self.vitals = Vitals(self._asked(settings), self._fanouts.values, quotas)
 
@@ -238,17 +231,14 @@ class Gateway:
     async def _range(self, place: Place, first: int, last: int) -> list[Record]:
         records: list[Record] = []
         size = 0
-        async with (
-            self._cluster(place).reader(place.partition) as client,
-            client.feed(place.partition, after=first - 1, prefetch=self._prefetch) as feed,
-        ):
-            feed.markers = True  # the last of the range may be one
-            async for transaction in feed:
-                data = transaction.load()
-                if transaction.header != MARKER_HEADER:
-                    records.append(Record(transaction.id, transaction.header, data))
+        while first <= last and size < _RANGE_BYTES:
+            for each in await self._cluster(place).records(place.partition, first, last):
+                data = each.load()
                 size += len(data)
-                if transaction.id >= last or size >= _RANGE_BYTES:
+                if each.header != MARKER_HEADER:
+                    records.append(Record(each.id, each.header, data))
+                first = each.id + 1
+                if size >= _RANGE_BYTES:
                     break
         return records
 
