@@ -25,7 +25,7 @@ BALANCE = sa.Table(
 def test_statements_of_core_run_in_apply_and_decide(name: str, request: pytest.FixtureRequest) -> None:
     server = request.getfixturevalue(name)
     database = server.new_database()
-    dialect: Any = psycopg.dialect() if name == "postgres" else pymysql.dialect(paramstyle="pyformat")  # type: ignore[no-untyped-call]
+    dialect: Any = psycopg.dialect() if name == "postgres" else pymysql.dialect(paramstyle="pyformat")
     schema = str(CreateTable(BALANCE, if_not_exists=True).compile(dialect=dialect))
 
     def run(db: Any, statement: sa.ClauseElement) -> Any:
