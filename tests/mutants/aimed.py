@@ -1240,6 +1240,13 @@ AIMED: tuple[Mutant, ...] = (
         _OWN_PAYLOADS,
     ),
     Mutant(
+        "an own payload is believed of a mount that it was not sent to",
+        "client.appends",
+        "        self._nudged = None\n        self._own.mounting()\n",
+        "        self._nudged = None\n",
+        _OWN_PAYLOADS,
+    ),
+    Mutant(
         "own payloads are kept without a bound",
         "client.own_payloads",
         "            if size <= room.left:\n",

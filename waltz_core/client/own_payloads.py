@@ -2,16 +2,16 @@
 
 ```
  sent, by request id ──the feed shows it, and delivers it──► kept, by transaction id ──asked for──► handed out
-   └── refused, lost, given up, or not delivered ──► gone ◄──┴── consumed, or the feed ends or moves
+   └── refused, lost, given up, not delivered, or mounted anew ──► gone ◄──┴── consumed, or the feed ends or moves
 ```
 
 **What makes it the right payload** is the request id alone. It holds the client, the generation, the partition and a
 number, and was given to one append; a transaction that carries it was made of the bytes which this process has sent
 under it, and a server has taken those by their checksum. So nothing is handed out for an append that has only a
-verdict, and nothing survives the process: the next one has another id, and reads at a server. An append that outlives
-a connection or a server keeps its request id, by which the feed of the next mount shows it, under any generation.
+verdict, and nothing survives the process: the next one has another id, and reads at a server.
 A server of 0.13.2 takes a request id from whoever sends it, so somebody else's transaction may carry it: nothing is
-kept of what is sent to one.
+kept of what is sent to one, nor of an append that is still on its way when its partition is mounted anew. It keeps its
+request id, by which the feed of that mount shows it; but who had the partition in between, nobody here knows.
 
 **A transaction id names one transaction only while a feed goes on.** A log that was put back gives it to another one,
 which the next feed would show. So what is kept ends with its feed.
@@ -23,6 +23,7 @@ appends beside a feed of headers, or without a feed, do not.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from waltz_core.base.ids import ReqId
@@ -49,7 +50,7 @@ class OwnPayloads:
     def __init__(self, room: OwnRoom) -> None:
         self._room = room
         self._sent: dict[ReqId, bytes] = {}
-        self._kept: dict[int, bytes] = {}
+        self._kept: OrderedDict[int, bytes] = OrderedDict()  # ids rise; the first one is found at once
         self.wanted = False  # somebody asks for payloads of this feed
 
     @property
@@ -73,6 +74,12 @@ class OwnPayloads:
         data = self._sent.pop(req_id, None)
         if data is not None:
             self._give_back(data)
+
+    def mounting(self) -> None:
+        """The partition is mounted anew: what is on its way may meet a server that takes its ids from anybody."""
+        for data in self._sent.values():
+            self._give_back(data)
+        self._sent.clear()
 
     def fed(self, run: Sequence[FeedData], delivered: int, to: int) -> None:
         """The feed has come, and what follows `delivered` in it, up to `to`, has just been delivered."""
@@ -116,9 +123,9 @@ class OwnPayloads:
 
     def consumed(self, mark: int) -> None:
         """The application is done with everything up to `mark`, and has not asked for what is left of it."""
-        if self._kept:
-            for transaction_id in [each for each in self._kept if each <= mark]:
-                self._give_back(self._kept.pop(transaction_id))
+        kept = self._kept
+        while kept and next(iter(kept)) <= mark:
+            self._give_back(kept.popitem(last=False)[1])
 
     def moved(self) -> None:
         """The feed begins, or goes on from another mark."""
@@ -129,9 +136,7 @@ class OwnPayloads:
     def stopped(self) -> None:
         """The feed has ended; nobody wants payloads until somebody asks again."""
         self.moved()
-        for data in self._sent.values():
-            self._give_back(data)
-        self._sent.clear()
+        self.mounting()
         self.wanted = False
 
     def _give_back(self, data: bytes) -> None:
