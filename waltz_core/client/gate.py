@@ -37,6 +37,8 @@ def modes_of(write: Iterable[int], read: Iterable[int] = (), append: Iterable[in
 
 def joint(held: Mapping[int, int], modes: Mapping[int, int]) -> Mapping[int, int]:
     """Everything of both."""
+    if not held or held == modes:
+        return modes  # nearly always
     return {value: held.get(value, 0) | modes.get(value, 0) for value in (*held, *modes)}
 
 
@@ -99,16 +101,21 @@ class Gate(Generic[T]):
                 del self._alone[value]
                 continue
             queue = self._queues[value]
-            run = next(run for run in queue if member in run.members)
+            run = queue[0]
+            first = member in run.members  # nearly always: who was sent
+            if not first:
+                run = next(run for run in queue if member in run.members)
             del run.members[member]
             if run.members:
                 continue
-            first = queue[0] is run
-            queue.remove(run)
-            if not queue:
-                del self._queues[value]
-            elif first and self.waiting:
-                freed += self._let_pass(queue[0])
+            if not first:
+                queue.remove(run)
+            else:
+                queue.popleft()
+                if not queue:
+                    del self._queues[value]
+                elif self.waiting:
+                    freed += self._let_pass(queue[0])
         return freed
 
     def _queue_behind(self, value: int) -> deque[_Run[T]]:
@@ -127,4 +134,7 @@ class Gate(Generic[T]):
         return len(self._alone) + len(self._queues)
 
     def _may_pass(self, member: T) -> bool:
-        return all(value in self._alone or member in self._queues[value][0].members for value in self._modes[member])
+        modes = self._modes[member]
+        if len(modes) == 1:
+            return True  # the run that is first now is its only one
+        return all(value in self._alone or member in self._queues[value][0].members for value in modes)

@@ -402,7 +402,7 @@ class Submitter:
         """Queue up with the others that want one of the same locks; who has passed for all of them need not."""
         expected, wait.expects = wait.expects, False
         held = self._gate.modes(wait)
-        both = joint(held, modes) if held else modes
+        both = joint(held, modes)
         if both == held:
             return True
         self._leave_gate(wait, now, out)
