@@ -448,6 +448,20 @@ AIMED: tuple[Mutant, ...] = (
         _CRASHES,
     ),
     Mutant(
+        "an alarm of a partition that rang early is not set again",
+        "client.partition",
+        "        self._alarms.rang(due)\n",
+        "",
+        ("tests/unit/client",),
+    ),
+    Mutant(
+        "an alarm of a reader that rang early is not set again",
+        "client.reads",
+        "        self._alarms.rang(due)\n",
+        "",
+        ("tests/unit/client",),
+    ),
+    Mutant(
         "an alarm of a storage node that rang early is not set again",
         "server.storage_port",
         "                pool.rings_at = None\n",

@@ -10,7 +10,8 @@
 A machine has one alarm for each purpose (`Due`). It sets them at the end of every step in which something happened to
 it, so a step with a thousand messages for one partition moves each of its alarms once. The time of a machine that
 nothing happened to can only move later: a connection on which something arrived is known to live for longer, and so is
-whoever waits for it. Its alarm then rings too early, the machine finds nothing to do, and sets it again.
+whoever waits for it. Its alarm then rings too early, the machine finds nothing to do, and sets it again. What moves with every append is
+not even moved when it is set (`set_by`).
 
 HURRY is no work of the machine itself. A server that owes it an answer has been silent, so others are to be asked who
 serves what. That stays true until the machine hears something, and is kept in `Doubts` meanwhile.
@@ -106,18 +107,34 @@ class Doubts:
 class MachineAlarms:
     """The alarms of one partition, or of one reader, in the heap of the client."""
 
-    __slots__ = ("_alarms", "_doubts", "_keys", "_machine")
+    __slots__ = ("_alarms", "_doubts", "_keys", "_machine", "_rings_at")
 
     def __init__(self, machine: Timed, alarms: Alarms[AlarmKey], doubts: Doubts) -> None:
         self._machine = machine
         self._alarms = alarms
         self._doubts = doubts
         self._keys = [MachineAlarm(machine, due) for due in Due]
+        self._rings_at: list[int | None] = [None for _ in Due]
 
     def set(self, due: Due, at: int | None, /) -> None:
         """Ring at `at` (milliseconds) instead of when it was to ring before; None cancels."""
-        self._alarms.set(self._keys[due], at)
+        if at != self._rings_at[due]:
+            self._rings_at[due] = at
+            self._alarms.set(self._keys[due], at)
+
+    def set_by(self, due: Due, at: int | None, /) -> None:
+        """Ring at `at`, or before: an alarm that is set stays unless it is too late.
+
+        For times that move with every append: whoever hears it ring early finds nothing to do, and sets it anew.
+        """
+        rings_at = self._rings_at[due]
+        if at is not None and (rings_at is None or at < rings_at):
+            self.set(due, at)
 
     def set_hurry(self, now: int) -> None:
         """Set HURRY, or begin to doubt the server."""
-        self._alarms.set(self._keys[Due.HURRY], self._doubts.note(now, self._machine))
+        self.set_by(Due.HURRY, self._doubts.note(now, self._machine))
+
+    def rang(self, due: Due) -> None:
+        """One has rung: it is not set any more."""
+        self._rings_at[due] = None

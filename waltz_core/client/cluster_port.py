@@ -48,6 +48,8 @@ class ClusterPort:
         self._connections = connections
         self._application = application
         self._notes: Outbox[MembershipNote] = Outbox()
+        self._noted = self._notes.items
+        self._rings_at: int | None = None  # when the alarm of the membership does
 
     # ---- for the membership ------------------------------------------------------------------
 
@@ -96,7 +98,10 @@ class ClusterPort:
 
     def set_alarm(self) -> None:
         """At the end of a step: the membership may be due earlier now."""
-        self._context.alarms.set(ClusterDue.MEMBERSHIP, self._membership.deadline())
+        at = self._membership.deadline()
+        if at != self._rings_at:
+            self._rings_at = at
+            self._context.alarms.set(ClusterDue.MEMBERSHIP, at)
 
     def due(self, now: int, due: ClusterDue) -> None:
         """An alarm rang."""
@@ -104,6 +109,7 @@ class ClusterPort:
             patience = f"{(self._context.settings.connect_ms or 0) / 1000:g} s (client.connectTimeout)"
             self._out.put(ClusterLost(f"no cluster answered within {patience}: {self._membership.trouble()}"))
         else:
+            self._rings_at = None
             self._membership.due(now)
             self.hear(now)
 
@@ -115,7 +121,7 @@ class ClusterPort:
 
     def hear(self, now: int) -> None:
         """Carry out what the membership has said."""
-        while self._notes:
+        while self._noted:
             for note in self._notes.take():
                 self._on_note(now, note)
 

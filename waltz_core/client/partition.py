@@ -318,8 +318,8 @@ class ClientPartition:
         alarms.set(Due.WARNING, self._standing.warning_at())
         alarms.set(Due.MOUNT, self._mounting.retry_at)
         alarms.set(Due.RESUME, self._window.resume_at)
-        alarms.set(Due.NUDGE, self._appends.nudge_at())
-        alarms.set(Due.SILENCE, self._patience.ends_at())
+        alarms.set_by(Due.NUDGE, self._appends.nudge_at())
+        alarms.set_by(Due.SILENCE, self._patience.ends_at())
         alarms.set_hurry(now)
 
     def hurry_at(self) -> int | None:
@@ -328,6 +328,7 @@ class ClientPartition:
 
     def due(self, now: int, due: Due) -> bool:
         """An alarm rang: act if it is time; True when the connection is to be given up as dead."""
+        self._alarms.rang(due)
         match due:
             case Due.WARNING:
                 self._standing.warn(now)

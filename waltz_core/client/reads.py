@@ -92,11 +92,12 @@ class PartitionReads:
         alarms.set(Due.MARK, self.marks.again_at)
         alarms.set(Due.PAYLOADS, self.payloads.again_at)
         alarms.set(Due.RECORDS, self.records.again_at)
-        alarms.set(Due.SILENCE, self._silent_at())
+        alarms.set_by(Due.SILENCE, self._silent_at())
         alarms.set_hurry(now)
 
     def due(self, now: int, due: Due) -> bool:
         """An alarm rang: act if it is time; True when the connection is to be given up as dead."""
+        self._alarms.rang(due)
         match due:
             case Due.MARK:
                 self.marks.due(now)

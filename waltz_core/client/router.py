@@ -86,6 +86,8 @@ class ClientRouter:
 
     def filled(self) -> list[Link]:
         """Connections that have something to send, the oldest first; asked once per step."""
-        links = sorted(self._filled, key=lambda link: -link.conn)
+        links = list(self._filled)
+        if len(links) > 1:
+            links.sort(key=lambda link: -link.conn)
         self._filled.clear()
         return links

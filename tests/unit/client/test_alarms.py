@@ -36,6 +36,7 @@ def test_each_purpose_has_an_alarm_of_its_own() -> None:
     second.at = None
     second.set_alarms(1)
     assert alarms.due(100) == [
+        MachineAlarm(second, Due.HURRY),  # for nothing: it was not moved
         MachineAlarm(first, Due.HURRY),
         MachineAlarm(first, Due.NUDGE),
         MachineAlarm(second, Due.NUDGE),
@@ -52,7 +53,9 @@ def test_a_server_is_doubted_until_something_is_heard() -> None:
     machine.set_alarms(50)
     assert doubts
     assert doubts.confirmed(51)
-    assert alarms.at(MachineAlarm(machine, Due.HURRY)) is None, "nothing to wait for"
+    (key,) = [key for key in alarms.due(51) if key == MachineAlarm(machine, Due.HURRY)]
+    machine._alarms.rang(Due.HURRY)
+    assert alarms.at(key) is None, "nothing to wait for"
     machine.at = 60
     assert not doubts.confirmed(52)
     assert alarms.at(MachineAlarm(machine, Due.HURRY)) == 60
@@ -61,3 +64,18 @@ def test_a_server_is_doubted_until_something_is_heard() -> None:
     machine.at = None
     machine.set_alarms(54)
     assert not doubts
+
+
+def test_an_alarm_that_is_set_is_moved_only_to_be_earlier_and_set_anew_when_it_has_rung() -> None:
+    alarms: Alarms[AlarmKey] = Alarms()
+    machine = Machine(alarms, Doubts())
+    key, its = MachineAlarm(machine, Due.SILENCE), machine._alarms
+    its.set_by(Due.SILENCE, 50)
+    its.set_by(Due.SILENCE, None)
+    its.set_by(Due.SILENCE, 70)
+    assert alarms.at(key) == 50
+    its.set_by(Due.SILENCE, 40)
+    assert alarms.due(40) == [key]
+    its.rang(Due.SILENCE)
+    its.set_by(Due.SILENCE, 70)
+    assert alarms.at(key) == 70
