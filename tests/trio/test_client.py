@@ -67,6 +67,23 @@ async def test_sends_commit_in_order_and_their_outcomes_are_kept() -> None:
         await client.flush(0)
 
 
+async def test_an_append_beside_no_other_is_sent_at_once_and_others_are_gathered() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        await client.append(0, RAW)
+        pump = client._life.post_now.__self__  # type: ignore[attr-defined]
+        steps = pump.steps
+        pendings = [await client.send(0, RAW)]
+        assert pump.steps == steps + 1
+        pendings += [await client.send(0, RAW) for _ in range(3)]
+        assert pump.steps == steps + 1
+        for pending in pendings:
+            await pending.outcome()
+
+        steps = pump.steps
+        await client.send(0, RAW)
+        assert pump.steps == steps, "several were judged together: more may come beside this one"
+
+
 async def test_an_append_gives_a_receipt_with_what_it_hands_out() -> None:
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
         assert await client.append(1, waltz.Append(b"a", result="A")) == waltz.Receipt(1, 0, value="A")

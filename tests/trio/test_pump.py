@@ -75,13 +75,13 @@ async def test_what_is_posted_now_is_stepped_at_once_and_so_is_what_performing_p
 
     def perform(out: Sequence[str]) -> None:
         for word in out:
-            pump.post_now(words[int(word) + 1 : int(word) + 2])
+            pump.post_all_now(words[int(word) + 1 : int(word) + 2])
 
     pump: Pump[str, str] = Pump(machine, perform)
     nursery.start_soon(pump.run)
     await trio.testing.wait_all_tasks_blocked()
 
-    pump.post_now(["0"])
+    pump.post_now("0")
 
     assert [events for _, events in machine.batches] == [["0"], ["1"]]
     await trio.testing.wait_all_tasks_blocked()
@@ -91,12 +91,12 @@ async def test_what_is_posted_now_is_stepped_at_once_and_so_is_what_performing_p
 async def test_what_is_posted_now_while_a_step_is_due_joins_it(nursery: trio.Nursery) -> None:
     machine = Recorder()
     pump = pumped(machine, [])
-    pump.post_now(["before it runs"])
+    pump.post_now("before it runs")
     nursery.start_soon(pump.run)
     await trio.testing.wait_all_tasks_blocked()
 
     pump.post("a")
-    pump.post_now(["b"])
+    pump.post_now("b")
     await trio.testing.wait_all_tasks_blocked()
 
     assert [events for _, events in machine.batches] == [["before it runs"], ["a", "b"]]
@@ -110,8 +110,8 @@ async def test_an_error_of_a_step_ends_the_pump_and_not_the_task_that_posted() -
             nursery.start_soon(pump.run)
             await trio.testing.wait_all_tasks_blocked()
 
-            pump.post_now(["fail"])
-            pump.post_now(["nobody steps for it"])
+            pump.post_now("fail")
+            pump.post_now("nobody steps for it")
             await trio.sleep_forever()
 
     assert [events for _, events in machine.batches] == [["fail"]]
@@ -133,7 +133,7 @@ async def test_a_pump_that_is_halted_by_such_a_step_ends(nursery: trio.Nursery) 
     nursery.start_soon(run)
     await trio.testing.wait_all_tasks_blocked()
 
-    pump.post_now(["the last"])
+    pump.post_now("the last")
     with trio.fail_after(60):
         await ended.wait()
 
@@ -155,9 +155,9 @@ async def test_a_deadline_that_such_a_step_sets_is_kept(
     await trio.sleep(1)
     begin = now_ms()
 
-    pump.post_now(["500"])
+    pump.post_now("500")
     await trio.sleep(1)
-    pump.post_now(["0"])  # it has more to do
+    pump.post_now("0")  # it has more to do
     await trio.sleep(1)
 
     times = [(now - begin, events) for now, events in machine.batches]

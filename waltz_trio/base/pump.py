@@ -96,7 +96,11 @@ class Pump(Generic[E, F]):
         self._inbox.extend(events)
         self._rouse()
 
-    def post_now(self, events: Iterable[E]) -> None:
+    def post_now(self, event: E) -> None:
+        """As `post_all_now`, of one event."""
+        self.post_all_now((event,))
+
+    def post_all_now(self, events: Iterable[E]) -> None:
         """Put events in the inbox and step at once, in the calling task, if the pump sleeps.
 
         For who knows that nothing is about to be posted beside them: a round of the event loop is saved, which costs as

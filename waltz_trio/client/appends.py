@@ -62,6 +62,7 @@ class Appends:
         self._room = RepeatedEvent()
         self._settled: trio.Event | None = None
         self._sends = 0
+        self._single = True  # the outcomes that came last were those of one append
         self._appended: set[int] = set()
         self._flushes: Answers[None] = Answers()
 
@@ -190,11 +191,13 @@ class Appends:
         pending = Pending(self._life, partition, len(data), names, len(write), append.result)
         if self._timed is not None:
             pending._timing = self._timed.append_began(partition, None)
+        # Who appends one at a time need not wait until others might append, too: nobody did so beside the last one.
+        post = self._life.post_now if self._single and not self.unjudged else self._life.post
         self.unjudged.add(pending)
         self.unjudged_size += len(data)
         self._appended.add(partition)
         read, adds, checksum = locks.read, locks.append, signed_crc(data)
-        self._life.post(Submit(partition, pending, based_on, write, read, adds, header, data, checksum, names))
+        post(Submit(partition, pending, based_on, write, read, adds, header, data, checksum, names))
         return pending
 
     def launch(self, partition: int, pendings: list[Pending], columns: Columns, based_on: int) -> None:
@@ -234,6 +237,7 @@ class Appends:
             forget(pending)
         if judge is not None:
             judge.committed(heard)
+        self._single = len(effect.outcomes) == 1
         self._judged(size)
         if self._instrument is not None:
             self._instrument.committed(effect.partition, len(effect.outcomes))

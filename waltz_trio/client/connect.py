@@ -104,6 +104,7 @@ async def run_client(setup: Setup, instrument: Instrument | None = None) -> Asyn
     if setup.zookeeper is not None:
         client._life.look_closer = partial(_look_at_zookeeper, setup.zookeeper[0])
         beside.append(partial(_keep_session, *setup.zookeeper, zookeeper_security(setup.config), driver))
+    client._life.post_now = driver.pump.post_now
     async with client_on(driver, client, setup.config.seconds("client.closeTimeout"), beside):
         yield client
 

@@ -46,6 +46,7 @@ class Life:
     def __init__(self, node: ClientNode) -> None:
         self.node = node
         self.post: Callable[[Any], None] = lambda event: None  # to the machine, once it runs
+        self.post_now: Callable[[Any], None] = self._post_later  # and have it step before this returns, where it can
         self.report = reporter("client")
         self.num_partitions = 0
         self.joined = trio.Event()
@@ -58,6 +59,9 @@ class Life:
         self._phases: dict[int, Phase] = {}
         self._begins: dict[int, str] = {}  # what servers say of logs that do not go back far enough
         self._phase_changed = RepeatedEvent()
+
+    def _post_later(self, event: Any) -> None:
+        self.post(event)
 
     def on_joined(self, effect: Joined) -> None:
         """The cluster has answered."""

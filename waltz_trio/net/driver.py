@@ -243,7 +243,7 @@ class NodeDriver:
         if self.arrivals.any():
             self.post_all(events)
         else:
-            self.pump.post_now(events)
+            self.pump.post_all_now(events)
 
     def spawn(self, task: Callable[[], Awaitable[object]], peer: str) -> None:
         """Run a task of the connection with `peer`, as long as this process at most."""
