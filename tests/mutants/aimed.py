@@ -448,6 +448,13 @@ AIMED: tuple[Mutant, ...] = (
         _CRASHES,
     ),
     Mutant(
+        "the alarm of a server's partition that has rung is not set again",
+        "server.partition",
+        "                self._rings_at = None  # whoever",
+        "                pass  # whoever",
+        ("tests/model/test_reads.py", "tests/model/test_server.py", "tests/unit/server/test_partition.py"),
+    ),
+    Mutant(
         "an alarm of a partition that rang early is not set again",
         "client.partition",
         "        self._alarms.rang(due)\n",

@@ -10,8 +10,8 @@
 A machine has one alarm for each purpose (`Due`). It sets them at the end of every step in which something happened to
 it, so a step with a thousand messages for one partition moves each of its alarms once. The time of a machine that
 nothing happened to can only move later: a connection on which something arrived is known to live for longer, and so is
-whoever waits for it. Its alarm then rings too early, the machine finds nothing to do, and sets it again. What moves with every append is
-not even moved when it is set (`set_by`).
+whoever waits for it. Its alarm then rings too early, the machine finds nothing to do, and sets it again. What moves
+with every append is not even moved while it is set (`set_by`).
 
 HURRY is no work of the machine itself. A server that owes it an answer has been silent, so others are to be asked who
 serves what. That stays true until the machine hears something, and is kept in `Doubts` meanwhile.

@@ -242,7 +242,7 @@ class Commits:
     def due(self, now: int) -> int | None:
         """When something may be launched, or written to the journal, though nothing comes before."""
         launch = self._appender.queue.due(now) if self._ownership.open else None
-        return earliest(launch, self.journal.deadline() if self.journal is not None else None)
+        return launch if self.journal is None else earliest(launch, self.journal.deadline())
 
     def note_progress(self, now: int) -> None:
         """Remember since when appends have waited without a decision."""

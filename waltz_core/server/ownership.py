@@ -97,6 +97,7 @@ class Ownership:
         "_storage",
         "foreign",
         "generation",
+        "open",
         "partition_id",
         "phase",
         "reason",
@@ -116,6 +117,7 @@ class Ownership:
     ) -> None:
         self.partition_id = partition_id
         self.phase = OwnershipPhase.IDLE
+        self.open = False  # a store session is open, or was until this step
         self.reason = ""  # of the present phase, for people
         self.since = 0
         self.generation = -1
@@ -149,11 +151,6 @@ class Ownership:
     @property
     def _unwritten(self) -> str:
         return f"ZooKeeper, {self._path}: the states of its replicas cannot be written"
-
-    @property
-    def open(self) -> bool:
-        """Whether a store session is open, or was until this step."""
-        return self.phase is OwnershipPhase.OPEN
 
     @property
     def known(self) -> bool:
@@ -212,6 +209,7 @@ class Ownership:
 
     def _enter(self, now: int, phase: OwnershipPhase, reason: str) -> None:
         self.phase = phase
+        self.open = phase is OwnershipPhase.OPEN
         self.reason = reason
         self.since = now
 

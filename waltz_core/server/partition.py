@@ -111,6 +111,7 @@ class PartitionServer:
         self.commits = self.make_commits(partition_id, config, context, self.ownership, self.feeds)
         self._intake = Intake(partition_id, config, context, self.ownership, self.commits)
         self._alarm = PartitionAlarm(partition_id, PartitionDue.WORK)
+        self._rings_at: int | None = None  # when it does
 
     def _with_archive(self, context: NodeContext, archive: Archive, reading: Pending[ReadFor]) -> Source:
         self._log_start.archived = 0  # it serves everything, until it says otherwise
@@ -414,7 +415,7 @@ class PartitionServer:
             case PartitionDue.LOOK:
                 self.ownership.look_due(now)
             case PartitionDue.WORK:
-                pass  # whoever wants to work looks at the time
+                self._rings_at = None  # whoever wants to work looks at the time
             case _:
                 if self.session is not None:
                     self.session.due(due)
@@ -448,13 +449,11 @@ class PartitionServer:
     def _set_alarm(self, now: int) -> None:
         if self.phase is OwnershipPhase.CLOSED:
             return
-        due = earliest(
-            self.commits.due(now),
-            self.feeds.feed.deadline(now),
-            self.reads.deadline(now),
-            self._archive_deadline(now),
-        )
-        self._alarms.set(self._alarm, due)
+        archive = None if self._through is None else self._archive_deadline(now)
+        due = earliest(self.commits.due(now), self.feeds.feed.deadline(now), self.reads.deadline(now), archive)
+        if due != self._rings_at:
+            self._rings_at = due
+            self._alarms.set(self._alarm, due)
 
     def _archive_deadline(self, now: int) -> int | None:
         if self._through is None or self.archiving is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from collections import deque
 
+import attrs
+
 from waltz_core.base.record import record
 
 
@@ -15,11 +17,9 @@ class Batch:
     first: int
     count: int
     encoded: bytes  # as in the storage protocol's AppendRequest
-
-    @property
-    def last(self) -> int:
-        """Id of the last record."""
-        return self.first + self.count - 1
+    last: int = attrs.field(
+        init=False, default=attrs.Factory(lambda self: self.first + self.count - 1, takes_self=True)
+    )
 
 
 class Tail:
