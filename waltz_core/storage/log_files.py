@@ -169,7 +169,8 @@ class AppendPlan:
     def __init__(self, log: LogFiles) -> None:
         self._log = log
         self._pieces: list[tuple[Segment, array[int], int]] = []
-        self.first = log.last, log.last.end, log.last.next_id  # where the log ends if no record is kept
+        last = log.last
+        self.first = last, last.end, last.next_id  # where the log ends if no record is kept
         self.created: list[Segment] = []
         self.operations: list[Operation] = []
 
@@ -206,7 +207,7 @@ def plan_append(where: LogPlace, log: LogFiles, parts: Sequence[bytes], created_
     before a record goes into it.
     """
     plan = AppendPlan(log)
-    segment, end, next_id, done = log.last, log.last.end, log.last.next_id, 0
+    (segment, end, next_id), done = plan.first, 0
     while done < len(parts):
         if end > where.threshold:
             plan.operations += (SyncFile(segment.data_path), SyncFile(segment.index_path))

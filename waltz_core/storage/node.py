@@ -146,7 +146,8 @@ class StorageNode:
             if self._stopping:
                 self._write_marks()
             self._settle()
-        self._peers.flush()
+        if context.replies.items:
+            self._peers.flush()
         if self._stopping and not self._stopped and self._idle():
             self._stopped = True
             context.effects.put(StorageStopped())
@@ -166,7 +167,8 @@ class StorageNode:
             freed, changes.freed = changes.freed, []
             for conn in freed:
                 self._peers.freed(conn)
-            self._on_notes()
+            if context.notes.items:
+                self._on_notes()
         if self._ending is not None and not self._failed:
             self._failed = True
             context.effects.put(self._ending)
@@ -182,7 +184,8 @@ class StorageNode:
                     self._peers.received(conn, data)
             case DiskDone() | DiskFailed() | DiskBytes() | DiskListing():
                 self._context.runner.on_event(event)
-                self._on_notes()
+                if self._context.notes.items:
+                    self._on_notes()
             case Dialed(conn=conn):
                 self._repairs.dialed(conn)
             case Accepted():
@@ -221,8 +224,6 @@ class StorageNode:
             context.report(Level.INFO, f"room for appends again: {free} bytes are free")
 
     def _on_notes(self) -> None:
-        if not self._context.notes:
-            return
         for note in self._context.notes.take():
             match note:
                 case Opened(partition_id, problem):

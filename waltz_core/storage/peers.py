@@ -294,8 +294,6 @@ class Peers:
     def flush(self) -> None:
         """Encode what was answered, one `Send` per connection."""
         replies = self._context.replies
-        if not replies:
-            return
         buffers: dict[int, bytearray] = {}
         for conn, message in replies.take():
             peer = self._peers.get(conn)

@@ -204,14 +204,14 @@ class Runner:
             self._gather(awaited, event)
             return
         match event:
+            case DiskDone():
+                self._advance(awaited, None, None)
             case DiskFailed(kind=kind, reason=reason):
                 self._advance(awaited, None, DiskError(kind, reason))
             case DiskBytes(data=data):
                 self._advance(awaited, data, None)
             case DiskListing(entries=entries):
                 self._advance(awaited, entries, None)
-            case DiskDone():
-                self._advance(awaited, None, None)
 
     def _gather(self, piece: _Piece, event: DiskEvent) -> None:
         gathering = piece.of
