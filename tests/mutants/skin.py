@@ -426,6 +426,13 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/unit/access/test_port_turns.py",),
     ),
     Mutant(
+        "who floods a port while he rests has no line in its log",
+        "access.port_turns",
+        "        if self._short or (ahead and self._rested(owner) > self._now):\n",
+        "        if self._short:\n",
+        ("tests/unit/access/test_port_turns.py",),
+    ),
+    Mutant(
         "a request that was answered is under way for ever",
         "access.port_turns",
         "            del self._under_way[owner]\n",

@@ -382,7 +382,7 @@ async def test_a_message_in_thousands_of_frames_is_looked_at_in_turns() -> None:
     messages: list[str] = []
 
     class Counted(Turns):
-        async def turn(self, conn: int, owner: str, cost: int, *, request: bool = False) -> bool:
+        async def turn(self, conn: int, owner: str, cost: int, *, request: bool = False, ahead: bool = False) -> bool:
             costs.append(cost)
             return False
 

@@ -317,7 +317,7 @@ class Counted(Turns):
         self.costs: list[int] = []
         self.conns: list[int] = []
 
-    async def turn(self, conn: int, owner: str, cost: int, *, request: bool = False) -> bool:
+    async def turn(self, conn: int, owner: str, cost: int, *, request: bool = False, ahead: bool = False) -> bool:
         self.costs.append(cost)
         self.conns.append(conn)
         return False

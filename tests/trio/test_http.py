@@ -13,7 +13,7 @@ import waltz_trio.net.http
 from waltz_core.base.errors import ConfigError
 from waltz_trio.base.metrics import Registry
 from waltz_trio.net.endpoints import endpoints
-from waltz_trio.net.http import HttpServer, Pay, Send, Stream
+from waltz_trio.net.http import HttpLimits, HttpServer, Pay, Request, Response, Send, Stream, text
 
 HEALTHY = {"server-health-check": {"healthy": True, "zookeeper": True, "partitions": {"0": True}}}
 
@@ -236,3 +236,30 @@ async def test_a_taken_port_names_its_key(nursery: trio.Nursery) -> None:
         HttpServer(endpoints("x", Registry(lambda: 0.0), lambda: (True, {}))).listen(
             "127.0.0.1", port, "server.jetty.port"
         )
+
+
+async def test_who_sends_requests_ahead_beside_one_who_waits_has_a_line_in_the_log(nursery: trio.Nursery) -> None:
+    told, answer = trio.Event(), trio.Event()
+
+    async def handle(request: Request) -> Response:
+        if request.path == "/slow":
+            await answer.wait()
+        return text("")
+
+    def report(level: object, line: str) -> None:
+        if "127.0.0.1" in line and "more HTTP requests than its part" in line:
+            told.set()
+
+    limits = HttpLimits(connections_max=10, streams_max=0, rate=1e6, burst=1_000_000, body_max=1)
+    server = HttpServer(handle, report, limits=limits, admit=lambda request: request.headers["host"])
+    port = server.listen("127.0.0.1", 0, "port")
+    nursery.start_soon(server.run)
+    async with (
+        await trio.open_tcp_stream("127.0.0.1", port) as waits,
+        await trio.open_tcp_stream("127.0.0.1", port) as floods,
+    ):
+        await waits.send_all(b"GET /slow HTTP/1.1\r\nHost: honest\r\n\r\n")
+        await floods.send_all(b"GET / HTTP/1.1\r\nHost: flood\r\n\r\n" * 200)
+        with trio.fail_after(60):
+            await told.wait()
+        answer.set()

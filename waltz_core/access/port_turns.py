@@ -18,6 +18,9 @@ piece, and not in each of its rounds: while those go on, the process is not idle
 Who begins to rest is put aside when his turn comes, and recalled when his rest ends. So what a turn costs does not grow
 with those who rest, who may be as many as there are addresses.
 
+Who sends requests ahead of the answers that he has to wait for, while he rests, asks for more than his part, and the
+port may say so. Who waits for his answers may rest as well, and has done nothing wrong.
+
 Costs are about microseconds of the process's time. Requests are counted besides: a port answers so many in a second.
 """
 
@@ -102,7 +105,7 @@ class PortTurns:
         self._tokens = float(burst)
         self._now = 0.0
         self._short = False  # more requests came than are answered in a second
-        self._delayed: set[int] = set()  # connections whose request had to wait for that
+        self._delayed: set[int] = set()  # connections whose request waits for that, or came ahead of a rest
 
     def __len__(self) -> int:
         """How much waits."""
@@ -152,10 +155,18 @@ class PortTurns:
         self._done(conn, owner, cost, request=request)
         return True
 
-    def ask(self, conn: int, owner: str, cost: int, *, request: bool) -> None:
-        """Work waits for its turn."""
+    def ask(self, conn: int, owner: str, cost: int, *, request: bool, ahead: bool = False) -> None:
+        """Work waits for its turn.
+
+        Args:
+            conn: whose connection has one piece of work at a time.
+            owner: whose turn it is.
+            cost: of the work.
+            request: it is a new one.
+            ahead: it came before the answer to the one before; the turn says so if its owner rests now.
+        """
         self._turns.put(conn, owner, cost, (owner, cost, request))
-        if self._short:
+        if self._short or (ahead and self._rested(owner) > self._now):
             self._delayed.add(conn)
 
     def drop(self, conn: int) -> None:

@@ -454,7 +454,7 @@ class _Connection:
         """What comes next where a request should: it is one, also if it cannot be parsed."""
         if not self._http.trailing_data[0]:
             return await self._event(cost=REQUEST, request=True)
-        await self.work.turn(REQUEST, request=True)  # it came with the one before
+        await self.work.turn(REQUEST, request=True, ahead=True)  # it came with the one before
         return await self._event()
 
     async def _event(

@@ -45,13 +45,13 @@ class Turns:
         self._wanted = trio.Event()
         self._resting = trio.Event()
 
-    async def turn(self, conn: int, owner: str, cost: int, *, request: bool = False) -> bool:
+    async def turn(self, conn: int, owner: str, cost: int, *, request: bool = False, ahead: bool = False) -> bool:
         """Wait until work of a connection may be done; whether it had to wait because requests are too many."""
         self._wanted.set()
         if self._rule.at_once(trio.current_time(), conn, owner, cost, request=request):
             return False
         turn = self._waiting[conn] = trio.Event()
-        self._rule.ask(conn, owner, cost, request=request)
+        self._rule.ask(conn, owner, cost, request=request, ahead=ahead)
         try:
             await turn.wait()
         except BaseException:
@@ -141,9 +141,9 @@ class Work:
         """It is gone."""
         self._turns.gone(self.conn)
 
-    async def turn(self, cost: int, *, request: bool = False) -> None:
-        """Wait until so much may be done."""
-        if await self._turns.turn(self.conn, self.owner, cost, request=request):
+    async def turn(self, cost: int, *, request: bool = False, ahead: bool = False) -> None:
+        """Wait until so much may be done; `ahead`: for a request that came before the answer to the last one."""
+        if await self._turns.turn(self.conn, self.owner, cost, request=request, ahead=ahead):
             self._delayed()
 
     def beside(self) -> Work:

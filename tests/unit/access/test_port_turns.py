@@ -350,3 +350,17 @@ def test_the_text_of_a_body_costs_by_its_bytes() -> None:
 def test_records_cost_what_opens_their_feed_and_by_their_bytes() -> None:
     assert cost_of_records(0) == STREAM
     assert cost_of_records(1 << 20) > 10 * cost_of(1 << 20)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_who_sends_ahead_of_his_answers_while_he_rests_is_told_apart_from_who_waits(ahead: bool) -> None:
+    turns = port()
+    turns.begin("honest")
+    now, told = 0.0, list[bool]()
+    for _ in range(40):
+        if not turns.at_once(now, 1, "flood", REQUEST, request=True):
+            turns.ask(1, "flood", REQUEST, request=True, ahead=ahead)
+            while not (given := turns.round(now)):
+                now += 0.001
+            told += [delayed for _, delayed in given]
+    assert (sum(told) > 10) if ahead else not any(told)
