@@ -505,7 +505,7 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "requests that came with others are parsed out of turn",
         "waltz_trio.net.http",
-        "        await self.work.turn(REQUEST, request=True)  # it came with the one before\n",
+        "        await self.work.turn(REQUEST, request=True, ahead=True)  # it came with the one before\n",
         "",
         ("tests/trio/test_hostile_peers.py",),
     ),
