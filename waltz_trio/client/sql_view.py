@@ -258,10 +258,7 @@ class SqlView(ABC, Generic[C]):
         return self._together_first(lambda together: self._commit(batch, together))
 
     def read(
-        self,
-        partition: int,
-        decide: Callable[[C], Any] | Callable[Concatenate[C, ...], Any],
-        args: tuple[Any, ...],
+        self, partition: int, decide: Callable[Concatenate[C, ...], Any] | Callable[[C], Any], args: tuple[Any, ...]
     ) -> tuple[Any, int]:
         """`decide(cursor, *args)` and the mark, from one snapshot of the database, which it cannot change.
 
