@@ -41,6 +41,7 @@ _API = {
     "EmbeddedZnodes.expire",  # faults that tests of applications inject into an embedded cluster
     "EmbeddedZnodes.interrupt",
     "EmbeddedZnodes.resume",
+    "SqlView.seed",
     "arrange",
     "balances",
     "bootstrap",

@@ -29,6 +29,7 @@ from tests.driver_nets.network import Faults, SimNetwork, SimSocket
 from tests.driver_nets.talker import BURST_MAX, Talker
 from waltz_core.base.edge import Level, Port
 from waltz_core.base.ids import Endpoint
+from waltz_testing.simulation.virtual import tasks_ordered_by
 from waltz_trio.base import pump
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.driver import NodeDriver
@@ -319,14 +320,11 @@ class _Steps(trio.abc.Instrument):
 
 def live(seed: int, make: Callable[[int, SimNetwork], Life] = Life) -> Outcome:
     """Run one life; the same seed runs in the same way."""
-    runner: Any = trio._core._run
-    runner._ALLOW_DETERMINISTIC_SCHEDULING = True
-    runner._r.seed(seed)
     before = pump.INBOX_MAX
     pump.INBOX_MAX = _INBOX_MAX
     try:
         network = SimNetwork(seed)
-        with network.installed():
+        with network.installed(), tasks_ordered_by(Random(seed)):
             life = make(seed, network)
             return trio.run(life.run, clock=trio.testing.MockClock(autojump_threshold=0))
     finally:

@@ -9,18 +9,21 @@ import re
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import attrs
 import pytest
+import trio
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.docs.blocks import blocks_of
 from waltz_testing import Fault, Plan, Simulated, SimulationError, Step, Submit, check_plan, simulate
 from waltz_testing.simulation.plan import FAULTS
+from waltz_testing.simulation.virtual import tasks_ordered_by
 from waltz_testing.strategies import plans
 from waltz_trio import Append, DictView, Json, Key, Keys, SqliteView, Transaction
 
@@ -231,6 +234,42 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
     }
     assert len(outputs) == 1
     assert len(outputs.pop().splitlines()) > 60
+
+
+def order_of_tasks(beside: Callable[[], object]) -> list[int]:
+    """How three tasks take turns by a seed, with something else done between their steps."""
+    turns: list[int] = []
+
+    async def take_turns(number: int) -> None:
+        for _ in range(20):
+            turns.append(number)
+            beside()
+            await trio.lowlevel.checkpoint()
+
+    with tasks_ordered_by(random.Random(1)):
+        trio.run(at_once, take_turns, 3)
+    return turns
+
+
+async def at_once(task: Callable[[int], Awaitable[object]], count: int) -> None:
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            nursery.start_soon(task, number)
+
+
+def test_trio_in_another_thread_changes_nothing_of_a_run() -> None:
+    """As a client of `waltz_sync` has it, which such a process may well use beside."""
+
+    async def pass_on(number: int) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def run_others() -> None:
+        thread = threading.Thread(target=trio.run, args=(at_once, pass_on, 5))
+        thread.start()
+        thread.join()
+
+    assert order_of_tasks(run_others) == order_of_tasks(lambda: None)
+    assert len({tuple(order_of_tasks(lambda: None)[at : at + 3]) for at in range(0, 60, 3)}) > 3
 
 
 def test_hypothesis_draws_plans() -> None:

@@ -8,7 +8,9 @@ chance: Trio's scheduler draws the order of tasks from the seed too.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any, TypeVar, cast
 
@@ -22,6 +24,38 @@ from waltz_trio.client.client import Client
 T = TypeVar("T")
 
 _BEYOND = 1e-6  # seconds past a deadline, which rounding would miss
+_INSTALLING = threading.Lock()
+
+
+class _Draws(threading.local):
+    """What Trio draws the order of tasks from: in a thread that runs by seed its own generator, else what it had."""
+
+    own: Random | None = None
+
+    def __init__(self, others: Random) -> None:
+        self._others = others
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own or self._others, name)
+
+
+@contextmanager
+def tasks_ordered_by(rng: Random) -> Iterator[None]:
+    """Runs of Trio that this thread begins inside the block draw the order of their tasks from `rng`.
+
+    All runs of a process share one generator, those of other threads, too: with theirs between ours, no seed would be
+    the same run again. As pytest-trio and hypothesis do, what Trio has for this is set in its module, where it stays.
+    """
+    scheduler = cast(Any, trio)._core._run
+    with _INSTALLING:
+        if not isinstance(scheduler._r, _Draws):
+            scheduler._r = _Draws(scheduler._r)
+        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True
+    before, scheduler._r.own = scheduler._r.own, rng
+    try:
+        yield
+    finally:
+        scheduler._r.own = before
 
 
 def run_virtually(world: World, main: Callable[[], Awaitable[T]]) -> T:
@@ -30,10 +64,6 @@ def run_virtually(world: World, main: Callable[[], Awaitable[T]]) -> T:
     Raises:
         RuntimeError: every task waits for something that never comes; or Trio runs already.
     """
-    scheduler = cast(Any, trio)._core._run  # as pytest-trio and hypothesis do: there is no public way
-    before, rng_state = scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r.getstate()
-    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True
-    scheduler._r.seed(Random(f"{world.seed}/tasks").random())
     clock = MockClock()
 
     async def both() -> T:
@@ -44,12 +74,10 @@ def run_virtually(world: World, main: Callable[[], Awaitable[T]]) -> T:
         return result
 
     try:
-        return trio.run(both, clock=clock)
+        with tasks_ordered_by(Random(Random(f"{world.seed}/tasks").random())):
+            return trio.run(both, clock=clock)
     except BaseExceptionGroup as errors:
         failure = first_of(errors)
-    finally:
-        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = before
-        scheduler._r.setstate(rng_state)
     raise failure
 
 
