@@ -91,6 +91,7 @@ class Run:
         self._children: list[Child] = []
         self._counts = [[0, 0, 0] for _ in range(options.clients)]
         self._digests: dict[int, str] = {}
+        self._ready: set[int] = set()
         self._entered: set[int] = set()
         self._caught_up: set[int] = set()
         self._changed = trio.Event()
@@ -133,6 +134,9 @@ class Run:
             await self._until(lambda: self._url)
         for share in range(o.clients):
             await self._start_dispatcher(share, nursery)
+        await self._until(lambda: len(self._ready) == o.clients)
+        for child in self._children:  # all at once, so that they get in each other's way
+            await child.order("begin")
         began = time.monotonic()
         with self._bar() as bar:
             nursery.start_soon(self._show, bar, began)
@@ -169,6 +173,9 @@ class Run:
         async for report in child.reports():
             if "counts" in report:
                 self._counts[share] = report["counts"]
+            elif "ready" in report:
+                self._ready.add(share)
+                self._notify()
             elif "entered" in report:
                 self._entered.add(share)
                 self._notify()

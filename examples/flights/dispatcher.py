@@ -20,7 +20,7 @@ _REPORT_EVERY = 0.2  # seconds
 
 
 def main(argv: Sequence[str]) -> int:
-    """Enter the share, wait for the others', tell the digest of the tables; end with the standard input."""
+    """Enter the share when told to, then tell the digest of the tables; end with the standard input."""
     parser = argparse.ArgumentParser(prog="python -m examples.flights.dispatcher", description=__doc__)
     parser.add_argument("--url", required=True)
     parser.add_argument("--database", type=Path, required=True)
@@ -45,6 +45,9 @@ async def _work(options: argparse.Namespace) -> None:
         dispatcher = Dispatcher(client, desk, flights, not options.no_locks)
 
         async def carry_out(order: str) -> None:
+            if order == "begin":
+                nursery.start_soon(dispatcher.enter_all, options.at_once)
+                return
             assert order == "finish", order
             await desk.caught_up()
             tell({"caught_up": True})
@@ -52,7 +55,7 @@ async def _work(options: argparse.Namespace) -> None:
                 tell({"digest": truth.digest(db)})
 
         nursery.start_soon(dispatcher.report_for_ever)
-        nursery.start_soon(dispatcher.enter_all, options.at_once)
+        tell({"ready": True})
         await obey(carry_out)
         nursery.cancel_scope.cancel()
 
