@@ -10,15 +10,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
 import waltz_trio as waltz
 from waltz_core.base.errors import ConfigError
+from waltz_core.proxy.state import ProxyState, encode_proxy_state
+from waltz_core.zookeeper.paths import cluster_paths
+from waltz_core.zookeeper.znodes import encode_id_counter
 from waltz_trio.config.config import Config
+from waltz_trio.node import proxy as process
 from waltz_trio.node.embedded import HOST, ROOT, EmbeddedCluster, embedded_cluster
 from waltz_trio.node.proxy import ProxyProcess
 from waltz_trio.node.server import ServerProcess
+from waltz_trio.zk.client import ZnodeClient, open_znode_client
+from waltz_trio.zk.proxy_root import read_state, start_in_root, state_path
 
 OWN_ROOT = "/region/proxy"
 TRUSTING = {"server.trustProxies": True}  # there are no roles
@@ -203,6 +210,60 @@ async def test_a_root_that_is_not_a_proxys_is_refused() -> None:
                 await ProxyProcess(config, cluster.znodes).run()
             with pytest.raises(ConfigError, match="a proxy has a root of its own"):
                 await ProxyProcess(proxy_config(**{"cluster.root": ROOT}), cluster.znodes).run()
+
+
+async def test_clients_go_on_in_another_block_of_ids_and_a_second_process_ends_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "_IDS_EVERY", 0.01)
+    own = cluster_paths(OWN_ROOT)
+    with trio.fail_after(60):
+        async with (
+            embedded_cluster(partitions=1, settings=TRUSTING) as cluster,
+            open_znode_client(cluster.znodes) as zk,
+            trio.open_nursery() as nursery,
+        ):
+            proxy, ended = ProxyProcess(proxy_config(), cluster.znodes), trio.Event()
+            reasons: list[str] = []
+
+            async def live(*, task_status: Any) -> None:
+                reasons.append(await proxy.run(task_status=task_status))
+                ended.set()
+
+            await nursery.start(live)
+            last = (await state_in(zk)).blocks[0][1]
+            await zk.set(own.client_ids, encode_id_counter(last), -1)
+            while len((await state_in(zk)).blocks) < 2:
+                await trio.lowlevel.checkpoint()
+            async with waltz.open_client(url_of(proxy)) as client:
+                assert client.client_id > last
+                await client.append(0, waltz.Append(b"by a client of the other block"))
+            await start_in_root(zk, own)
+            await ended.wait()
+            assert reasons == [f"another proxy was started in {OWN_ROOT}: one at a time"]
+
+
+async def test_a_proxy_does_not_start_for_another_cluster_than_its_root_was_made_for() -> None:
+    with trio.fail_after(60):
+        async with (
+            embedded_cluster(partitions=1, settings=TRUSTING) as cluster,
+            open_znode_client(cluster.znodes) as zk,
+        ):
+            over = trio.Event()
+            async with running(cluster, over=over):
+                pass
+            await over.wait()
+            state = await state_in(zk)
+            other = encode_proxy_state(attrs.evolve(state, created=state.created + 1))
+            await zk.set(state_path(cluster_paths(OWN_ROOT)), other, -1)
+            with pytest.raises(ConfigError, match="another one than the cluster"):
+                await ProxyProcess(proxy_config(), cluster.znodes).run()
+
+
+async def state_in(zk: ZnodeClient) -> ProxyState:
+    read = await read_state(zk, cluster_paths(OWN_ROOT))
+    assert read is not None
+    return read[0]
 
 
 async def more(told: Mapping[bytes, bool], count: int) -> None:
