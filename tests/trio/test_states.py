@@ -118,6 +118,101 @@ def test_a_read_only_state_never_changes(state: dict[str, Any], steps: list[tupl
         assert state == before
 
 
+CHANGES: dict[type, list[Callable[[Any], Any]]] = {
+    dict: [
+        lambda it: it.__setitem__("b", [7]),
+        lambda it: it.__setitem__("new", 7),
+        lambda it: it.__delitem__("b"),
+        lambda it: it.pop("b").append(7),
+        lambda it: it.pop("d").update(x=7),
+        lambda it: it.pop("new", 7),
+        lambda it: it.popitem()[1].update(x=7),
+        lambda it: it.setdefault("new", []).append(7),
+        lambda it: it.setdefault("b", []).append(7),
+        lambda it: it.update(b=7, new=8),
+        lambda it: it.__ior__({"new": 7}) and None,
+        lambda it: it.clear(),
+        lambda it: [each.append(7) for key, each in it.items() if key == "b"],
+        lambda it: it.get("b").append(7),
+    ],
+    list: [
+        lambda it: it.append(7),
+        lambda it: it.insert(1, 7),
+        lambda it: it.insert(-1, 7),
+        lambda it: it.extend([7, 8]),
+        lambda it: it.__iadd__([7, 8]) and None,
+        lambda it: it.pop().append(7),
+        lambda it: it.pop(-1).append(7),
+        lambda it: it.pop(0).append(7),
+        lambda it: it.pop(1).append(7),
+        lambda it: it.pop(-2).append(7),
+        lambda it: it.__setitem__(0, 7),
+        lambda it: it.__setitem__(-1, 7),
+        lambda it: it.__setitem__(slice(0, 2), [7]),
+        lambda it: it.__delitem__(0),
+        lambda it: it.__delitem__(slice(1, None)),
+        lambda it: it.remove([1]),
+        lambda it: it.reverse(),
+        lambda it: it.sort(),
+        lambda it: it.sort(reverse=True),
+        lambda it: it.sort(key=lambda each: -each[0]),
+        lambda it: it.clear(),
+        lambda it: [each.append(7) for each in it],
+        lambda it: [each.append(7) for each in it[1:]],
+    ],
+    set: [
+        lambda it: it.add(7),
+        lambda it: it.add(1),
+        lambda it: it.discard(1),
+        lambda it: it.discard(7),
+        lambda it: it.remove(1),
+        lambda it: it.pop() and None,
+        lambda it: it.update([1, 7], {8}),
+        lambda it: it.clear(),
+        lambda it: it.__ior__({7}) and None,
+        lambda it: it.__isub__({1}) and None,
+        lambda it: it.__iand__({1}) and None,
+    ],
+}
+"""Each way to change a state, and what was read from it, or taken out of it."""
+
+
+@pytest.mark.parametrize(
+    "state", [{"a": 1, "b": [1], "d": {"x": 1}}, [[1], [3], [2]], {1, 2, 3}], ids=lambda state: type(state).__name__
+)
+def test_each_change_is_that_of_a_plain_state_and_can_be_taken_back(state: Any) -> None:
+    for number, change in enumerate(CHANGES[type(state)]):
+        for deep in (False, True):
+            plain, whole = {"in": copy.deepcopy(state)}, {"in": copy.deepcopy(state)}
+            journal = Journal()
+            seen = wrapped(whole, journal)["in"] if deep else wrapped(whole["in"], journal)
+            assert change(seen) == change(plain["in"]), number
+            assert whole == plain, number
+            assert journal.take_back(), number
+            assert whole == {"in": state}, number
+
+
+def test_what_was_read_from_the_state_goes_back_into_it_as_it_is() -> None:
+    state: dict[str, Any] = {"a": [1], "b": {"x": [2]}, "c": [], "d": {}}
+    seen = wrapped(state, Journal())
+    seen["in list"] = [seen["a"], [seen["b"]]]
+    seen["in dict"] = {"k": seen["a"], "deep": {"k": seen["b"]}}
+    seen["in tuple"] = (1, (seen["a"],), [seen["b"]])
+    seen["c"].append([seen["a"]])
+    seen["c"].insert(0, (seen["a"],))
+    seen["c"].extend([seen["b"]])
+    seen["c"][0:0] = [[seen["b"]]]
+    seen["c"][1] = seen["a"]
+    seen["d"].setdefault("k", [seen["a"]])
+    seen["d"].update(l=seen["b"])
+    a, b = state["a"], state["b"]
+    assert state["in list"][0] is a
+    assert state["in dict"]["k"] is a
+    json.dumps(state)  # which takes no wrapper
+    assert state["c"] == [[b], a, [a], b]
+    assert state["d"] == {"k": [a], "l": b}
+
+
 def test_objects_that_can_be_changed_in_place_are_put_back() -> None:
     @attrs.define
     class Account:

@@ -191,7 +191,7 @@ class _Dict(_Wrapper, MutableMapping[Any, Any]):
     def pop(self, key: Any, default: Any = _MISSING) -> Any:
         if key not in self._base and default is not _MISSING:
             return default
-        value = self._base.get(key)
+        value = self[key] if key in self._base else None  # handed out first: what is changed in it can be taken back
         del self[key]
         return value
 
@@ -256,12 +256,14 @@ class _List(_Wrapper, MutableSequence[Any]):
 
     def pop(self, index: int = -1) -> Any:
         base = self._base
+        value = self[index] if -len(base) <= index < len(base) else None  # as in `_Dict.pop`
         if index == -1 and base:
             old = base[-1]
             self._note(lambda: base.append(old))
         else:
             self._note_whole()
-        return base.pop(index)
+        base.pop(index)
+        return value
 
     def clear(self) -> None:
         self._note_whole()
