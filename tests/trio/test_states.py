@@ -192,6 +192,44 @@ def test_each_change_is_that_of_a_plain_state_and_can_be_taken_back(state: Any) 
             assert whole == {"in": state}, number
 
 
+COPIES: list[Callable[[Any], Any]] = [
+    lambda it: it["d"].copy(),
+    lambda it: copy.copy(it["d"]),
+    lambda it: it["d"] | {"y": 2},
+    lambda it: {"l": (it["l"] + [4])[0]},
+    lambda it: {"l": copy.copy(it["l"])[0]},
+    lambda it: {"l": it["l"].copy()[0]},
+    lambda it: it["d"] | it["d"],
+    lambda it: it.copy()["d"],
+]
+"""Each gives a dict whose "l" is a list of the state, or a copy of that."""
+
+
+@pytest.mark.parametrize("number", range(len(COPIES)))
+def test_a_copy_lets_nothing_in_it_be_changed_unnoticed(number: int) -> None:
+    state: dict[str, Any] = {"l": [[1], [2]], "d": {"l": [1], "deep": {"s": {1}, "l": [[1]]}, "c": Counter("a")}}
+    before = copy.deepcopy(state)
+    copied = COPIES[number](wrapped(state, None))
+    with contextlib.suppress(waltz.StateReadOnlyError):
+        copied["l"].append(7)
+    with contextlib.suppress(waltz.StateReadOnlyError, KeyError):
+        copied["deep"]["s"].add(7)
+    with contextlib.suppress(waltz.StateReadOnlyError, KeyError):
+        copied["deep"]["l"][0].append(7)
+    assert state == before, "what decides changes nothing"
+    journal = Journal()
+    seen = wrapped(state, journal)
+    copied = COPIES[number](seen)
+    copied["l"].append(7)
+    seen["copied"] = copied
+    seen["counted"] = Counter(x=copied["l"])
+    json.dumps(state, default=list)  # no wrapper is in it
+    assert not isinstance(state["counted"]["x"], type(seen["l"]))
+    assert 7 in state["l"][0] or 7 in state["d"]["l"], "a shallow copy, as of a plain state"
+    assert journal.take_back()
+    assert state == before
+
+
 def test_what_was_read_from_the_state_goes_back_into_it_as_it_is() -> None:
     state: dict[str, Any] = {"a": [1], "b": {"x": [2]}, "c": [], "d": {}}
     seen = wrapped(state, Journal())

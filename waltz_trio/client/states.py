@@ -99,7 +99,7 @@ class _Wrapper:
         return repr(self._base)
 
     def __copy__(self) -> Any:
-        return copy.copy(self._base)
+        return self.copy()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return copy.deepcopy(self._base, memo)
@@ -108,7 +108,14 @@ class _Wrapper:
         return copy.copy, (self._base,)
 
     def copy(self) -> Any:
-        """A shallow copy that is nobody's state, in which nothing is wrapped."""
+        """A copy that is nobody's state. What is in it is handed out as if it were read from the state.
+
+        Where nothing may be changed it has no wrappers, and dicts, lists and sets in it are copies, too.
+        """
+        return _unshared(self._base) if self._journal is None else self._with_parts()
+
+    def _with_parts(self) -> Any:
+        """A copy, with what is in it as it is handed out for `apply`."""
         return self._base.copy()
 
     def _note(self, undo: Callable[[], object]) -> None:
@@ -135,16 +142,33 @@ def _refuse() -> NoReturn:
     )
 
 
+def _unshared(value: Any) -> Any:
+    """A dict, list or set as a copy, with those in it; anything else as it is."""
+    if isinstance(value, dict | list):
+        copied: Any = value.copy()
+        for at, part in list(value.items()) if isinstance(value, dict) else enumerate(value):
+            if type(part) not in _PLAIN:
+                copied[at] = _unshared(part)
+        return copied
+    return value.copy() if isinstance(value, set) else value
+
+
+def _copy(value: Any) -> Any:
+    return value.copy() if isinstance(value, _Wrapper) else value
+
+
 def _raw(value: Any) -> Any:
     """The value without wrappers, also inside new lists, dicts and sets, which stay the same objects."""
     if isinstance(value, _Wrapper):
         return value._base
     kind = type(value)
-    if kind is list:
+    if kind in _PLAIN:
+        return value
+    if isinstance(value, list):
         for at, item in enumerate(value):
             if (raw := _raw(item)) is not item:
                 value[at] = raw
-    elif kind is dict:
+    elif isinstance(value, dict):
         for key, item in value.items():
             if (raw := _raw(item)) is not item:
                 value[key] = raw
@@ -208,8 +232,14 @@ class _Dict(_Wrapper, MutableMapping[Any, Any]):
     def __iter__(self) -> Iterator[Any]:
         return iter(self._base)
 
+    def _with_parts(self) -> Any:
+        copied = self._base.copy()
+        for key in self._base:
+            copied[key] = self[key]
+        return copied
+
     def __or__(self, other: Any) -> Any:
-        return self._base | _raw(other)
+        return self.copy() | _copy(other)
 
     def __ior__(self, other: Any) -> Any:
         self.update(other)
@@ -277,8 +307,13 @@ class _List(_Wrapper, MutableSequence[Any]):
         self._note_whole()
         self._base.sort(key=key, reverse=reverse)
 
+    def _with_parts(self) -> Any:
+        copied = self._base.copy()
+        copied[:] = self
+        return copied
+
     def __add__(self, other: Any) -> Any:
-        return self._base + _raw(other)
+        return self.copy() + _copy(other)
 
     def __lt__(self, other: Any) -> bool:
         return bool(self._base < _raw(other))
