@@ -40,6 +40,12 @@ def _type(value: str) -> str:
     return value
 
 
+def _data(value: bytes) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError(f"the data of an event are bytes, found {value!r:.100}; write TEXT.encode(), or JSON as bytes")
+    return value
+
+
 _NONE: frozenset[str] = frozenset()
 
 
@@ -48,7 +54,7 @@ class Event:
     """What happened: a type, opaque data, and tags that say what it concerns, such as `course:c1`."""
 
     type: str = attrs.field(converter=_type)
-    data: bytes = b""
+    data: bytes = attrs.field(default=b"", converter=_data)
     tags: frozenset[str] = attrs.field(default=_NONE, converter=_tags)
 
 

@@ -172,6 +172,7 @@ async def test_events_must_be_iterable(store: EventStore) -> None:
     ("make", "text"),
     [
         (lambda: Event(""), "the type of an event"),
+        (lambda: Event("A", cast(bytes, "abcd")), "the data of an event are bytes, found 'abcd'"),
         (lambda: Event("A", tags="course:c1"), r"tags are a collection of texts.*write \['course:c1'\]"),
         (lambda: Event("A", tags=[cast(str, 1)]), "tags are texts"),
         (lambda: QueryItem(types="A"), "types are a collection"),

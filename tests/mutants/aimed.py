@@ -813,6 +813,13 @@ AIMED: tuple[Mutant, ...] = (
         ("tests/trio/test_values.py",),
     ),
     Mutant(
+        "text is read again as other bytes",
+        "waltz_trio.client.fitting",
+        "if wanted in (str, bytes) and not isinstance(value, wanted):",
+        "if wanted is str and not isinstance(value, wanted):",
+        ("tests/trio/test_values.py",),
+    ),
+    Mutant(
         "what cannot be copied counts as put back",
         "waltz_trio.client.states",
         "            self._whole = False\n",

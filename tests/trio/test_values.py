@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 import attrs
+import msgspec
 import numpy
 import pytest
 
@@ -300,6 +301,48 @@ def ledger(by_account: Any, named: Any) -> Ledger:
 class Hidden:
     n: int
     twice: int = attrs.field(init=False, default=0)
+
+
+@attrs.frozen
+class Kinds:
+    text: str = ""
+    data: bytes = b""
+    maybe: bytes | None = None
+    several: tuple[bytes, ...] = ()
+    both: tuple[str, bytes] = ("", b"")
+    named: dict[str, list[bytes]] = attrs.field(factory=dict)
+    by_number: dict[int, int] | None = None
+
+
+class Struct(msgspec.Struct):
+    data: bytes = b""
+
+
+def kinds(**fields: Any) -> Kinds:
+    return Kinds(**fields)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (kinds(text=b"abcd"), r"expected str, found b'abcd' \(bytes\)"),
+        (kinds(data="abcd"), r"expected bytes, found 'abcd' \(str\)"),
+        (kinds(maybe="abcd"), "expected bytes, found 'abcd'"),
+        (kinds(several=(b"", "abcd")), "expected bytes, found 'abcd'"),
+        (kinds(both=("", "abcd")), "expected bytes, found 'abcd'"),
+        (kinds(both=(b"abcd", b"")), "expected str, found b'abcd'"),
+        (kinds(named={"a": ["abcd"]}), "expected bytes, found 'abcd'"),
+        (Struct("abcd"), "expected bytes, found 'abcd'"),  # type: ignore[arg-type]
+    ],
+)
+def test_text_where_bytes_belong_is_no_base64(value: Any, text: str) -> None:
+    """It would be read again, as other bytes: the log would have what nobody wrote."""
+    codec = waltz.Json(type(value))
+    for good in (type(value)(), kinds(several=(b"a",), both=("a", b"b"), named={"a": [b"c"]}, by_number={1: 2})):
+        if isinstance(good, type(value)):
+            assert codec.loads(codec.dumps(good)) == good
+    with pytest.raises(TypeError, match=text):
+        codec.dumps(value)
 
 
 @pytest.mark.parametrize(

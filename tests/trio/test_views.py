@@ -521,6 +521,13 @@ def test_a_coroutine_that_apply_returns_is_an_error(tmp_path: Path) -> None:
 # ---- memory ------------------------------------------------------------------------------------
 
 
+def test_a_value_that_apply_returns_means_nothing() -> None:
+    view: waltz.DictView[Any] = waltz.DictView(lambda txn, state: state.setdefault(txn.id, "seen"))
+    view.load_mark(0)
+    assert view.commit(batch(0, 1)) == 1
+    assert view.state == {0: "seen", 1: "seen"}
+
+
 def test_a_dict_view_applies_in_order() -> None:
     view: waltz.DictView[Any] = waltz.DictView(lambda txn, state: state.update({txn.id: txn.load()}))
     assert view.load_mark(0) == -1

@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 import attrs
 
 from waltz_core.base.errors import UnknownHeaderError
-from waltz_trio.client.fitting import fitting, key_builder, refuse_keys
+from waltz_trio.client.fitting import fitting, key_builder, refuse_other_kinds
 
 T = TypeVar("T")
 
@@ -177,7 +177,7 @@ class Json(Generic[T]):
 
         Values that a look shows to fit are not read back, but for the first one: a class may refuse its own fields.
         """
-        refuse_keys(value, self.cls)
+        refuse_other_kinds(value, self.cls)
         try:
             self._build(json.loads(text))
         except Exception as error:

@@ -98,25 +98,34 @@ def _int_key(text: str) -> int:
     return number
 
 
-def refuse_keys(value: Any, wanted: Any) -> None:
-    """See that no key of a dict becomes another one on its way: JSON has text for keys.
+def refuse_other_kinds(value: Any, wanted: Any) -> None:
+    """See that no text is read again as bytes, or bytes as text, and no key of a dict as another one: JSON has text.
 
     Raises:
-        TypeError: a key is no text, and no type says what it is.
+        TypeError: text stands where bytes are wanted, or bytes where text is; or a key is no text, and no type says
+            what it is.
     """
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
-    if isinstance(value, dict):
+    if origin in (typing.Union, types.UnionType):
+        parts = [part for part in arguments if part is not type(None)]
+        refuse_other_kinds(value, parts[0] if len(parts) == 1 else None)
+    elif isinstance(value, str | bytes):
+        if wanted in (str, bytes) and not isinstance(value, wanted):
+            raise TypeError(f"expected {wanted.__name__}, found {value[:80]!r} ({type(value).__name__})")
+    elif isinstance(value, dict):
         if origin is not dict or arguments[0] in (str, Any, object):
             _refuse_other_keys(value)
         for each in value.values():
-            refuse_keys(each, arguments[1] if origin is dict else None)
+            refuse_other_kinds(each, arguments[1] if origin is dict else None)
     elif isinstance(value, list | tuple):
-        for each in value:
-            refuse_keys(each, arguments[0] if origin is list else None)
-    elif attrs.has(type(value)) or dataclasses.is_dataclass(value):
+        fixed = origin is tuple and Ellipsis not in arguments
+        for at, each in enumerate(value):
+            at = at if fixed else 0
+            refuse_other_kinds(each, arguments[at] if origin in (list, tuple) and at < len(arguments) else None)
+    elif attrs.has(type(value)) or dataclasses.is_dataclass(value) or hasattr(type(value), "__struct_fields__"):
         for name, hint in typing.get_type_hints(type(value)).items():
             if hasattr(value, name):
-                refuse_keys(getattr(value, name), hint)
+                refuse_other_kinds(getattr(value, name), hint)
 
 
 def _refuse_other_keys(value: dict[Any, Any]) -> None:
