@@ -1298,7 +1298,7 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "an own payload is believed of a mount that it was not sent to",
         "client.appends",
-        "        self._nudged = None\n        self._own.mounting()\n",
+        "        self._nudged = None\n        self._own.drop_sent()\n",
         "        self._nudged = None\n",
         _OWN_PAYLOADS,
     ),

@@ -250,7 +250,7 @@ class Appends:
         """A mount is asked for: earlier flush requests and nudges say nothing about this one."""
         self._requested = 0
         self._nudged = None
-        self._own.mounting()
+        self._own.drop_sent()
 
     def mounted(self, now: int) -> None:
         """The feed has come as far as the mount goes: a flush judges what it did not show."""

@@ -75,7 +75,7 @@ class OwnPayloads:
         if data is not None:
             self._give_back(data)
 
-    def mounting(self) -> None:
+    def drop_sent(self) -> None:
         """The partition is mounted anew: what is on its way may meet a server that takes its ids from anybody."""
         for data in self._sent.values():
             self._give_back(data)
@@ -136,7 +136,7 @@ class OwnPayloads:
     def stopped(self) -> None:
         """The feed has ended; nobody wants payloads until somebody asks again."""
         self.moved()
-        self.mounting()
+        self.drop_sent()
         self.wanted = False
 
     def _give_back(self, data: bytes) -> None:
