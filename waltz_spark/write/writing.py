@@ -94,7 +94,7 @@ def connect_and(options: SinkOptions, work: Callable[[waltz.Client], Any]) -> An
             async with waltz.open_client(_config(options)) as client:
                 connecting.deadline = float("inf")
                 return await work(client)
-        raise UnreachableError(f"{options.url or options.zookeeper}: no answer within {options.patience:.0f} s")
+        raise UnreachableError(f"{options.url or options.zookeeper}: no answer within {options.patience:g} s")
 
     return _run(run)
 
@@ -108,7 +108,7 @@ def cluster_marks(options: SinkOptions) -> tuple[str, tuple[int, ...]]:
             with trio.move_on_after(options.patience):
                 marks.append(await client.committed_mark(partition))
                 continue
-            raise UnreachableError(f"partition {partition}: no server tells its mark within {options.patience:.0f} s")
+            raise UnreachableError(f"partition {partition}: no server tells its mark within {options.patience:g} s")
         return client.cluster, tuple(marks)
 
     found: tuple[str, tuple[int, ...]] = connect_and(options, look)
@@ -311,7 +311,7 @@ class _Partition:
             return await self._run(source)
         status = self._client.status(self._partition)
         raise UnreachableError(
-            f"partition {self._partition}: no progress within {self._patience:.0f} s: "
+            f"partition {self._partition}: no progress within {self._patience:g} s: "
             f"{status.phase.value} ({status.server or 'no server is known'})"
         )
 
