@@ -246,9 +246,9 @@ class Measuring:
         return rate, cpu / (time.monotonic() - begin), 1_000 * cpu / max(1, self.field.commits() - seen)
 
     def _recent(self, process: str) -> int:
-        """Where the lines of its log begin in which a complaint may stand: it comes once a minute."""
-        since = time.monotonic() - _COMPLAINT_EVERY
+        """Where the lines of its log begin in which a complaint may stand: one in the minute before silences it."""
         begun = self._begun[process]
+        since = begun[-1][0] - _COMPLAINT_EVERY
         return max((length for at, length in begun if at <= since), default=begun[0][1])
 
 

@@ -125,10 +125,13 @@ class Attacker:
             tls.do_handshake()
         return outgoing.read()
 
-    def hold(self, make: Callable[[], socket.socket]) -> None:
-        """Keep `WIDTH` connections, the newest ones."""
+    def hold(self, make: Callable[[], socket.socket], *, replaces: bool = True) -> None:
+        """Keep `WIDTH` connections, the newest ones, or those that were made first until the end."""
         held: list[socket.socket] = []
         while self.on:
+            if len(held) == WIDTH and not replaces:
+                time.sleep(0.05)
+                continue
             held.append(make())
             if len(held) > WIDTH:
                 held.pop(0).close()
@@ -227,8 +230,8 @@ def silence(attacker: Attacker) -> None:
 
 
 def idleness(attacker: Attacker) -> None:
-    """Connections that greet and ask for nothing."""
-    attacker.hold(attacker.greeted)
+    """Connections that greet, ask for nothing, and stay."""
+    attacker.hold(attacker.greeted, replaces=False)
 
 
 def resets(attacker: Attacker) -> None:
