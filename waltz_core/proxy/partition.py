@@ -104,6 +104,11 @@ class ProxyPartition:
         return self.phase is Phase.MOUNTED
 
     @property
+    def busy(self) -> bool:
+        """Appends may await their verdict upstream: they have the larger part of the time, as in a server."""
+        return self.carriage.under_way > 0
+
+    @property
     def high_water_mark(self) -> int | None:
         """The highest id that is known to be committed; None before the server was heard."""
         return self.mark if self.source.known else None
@@ -330,7 +335,7 @@ class ProxyPartition:
         for _ in range(_ROUNDS):
             if self.source.known:
                 self.reads.launch(now, self.mark)
-            self.feeds.serve(now, busy=False)
+            self.feeds.serve(now, busy=self.busy)
             if not self._notes:
                 break
             for note in self._notes.take():

@@ -30,7 +30,7 @@ class ProxyPartitions:
         self.kept = CacheIndex(cache_bytes)  # on the disk
         self.served: dict[int, ProxyPartition] = {}
         self.crowded: dict[int, ProxyPartition] = {}  # those where too many appends wait for upstream
-        self.undecided: tuple[int, ...] = ()  # verdicts are awaited upstream, not here
+        self.undecided: dict[int, ProxyPartition] = {}  # those where appends may await their verdict upstream
         self._touched: dict[int, None] = {}
 
     def get(self, partition_id: int) -> ProxyPartition | None:
@@ -98,7 +98,11 @@ class ProxyPartitions:
         return [self.served[partition_id] for partition_id in touched if partition_id in self.served]
 
     def worked(self, partition: ProxyPartition) -> None:
-        """A partition has worked: whether too much waits in it."""
+        """A partition has worked: whether too much waits in it, and whether anything awaits its verdict."""
+        if partition.busy:
+            self.undecided[partition.partition_id] = partition
+        else:
+            self.undecided.pop(partition.partition_id, None)
         if partition.carriage.crowded(*self._limits()):
             self.crowded[partition.partition_id] = partition
         else:

@@ -156,6 +156,33 @@ def test_an_append_with_too_many_locks_is_refused_or_ends_its_connection() -> No
     assert desk.asked == []
 
 
+def test_while_an_append_awaits_its_verdict_upstream_what_others_ask_has_a_part_of_the_time() -> None:
+    """A server does the same. A proxy took all that was asked at once, and appends through it came to a quarter."""
+    desk = NodeDesk()
+    desk.start()
+    desk.mounted(1)
+    asked = [messages.ServerPartitionsAssignmentRequest(make_req_id(CLIENT, GENERATION, 0, 1))] * 1_000
+    answered = []
+    for conn in (2, 3):
+        desk.accept(conn)
+        desk.say(1, *[append(1, 1)] * (conn - 2))
+        answered.append(len(desk.read(desk.say(conn, *asked), conn)))
+        while desk.node.deadline() == desk.now:
+            answered[-1] += len(desk.read(desk.step(), conn))
+    assert answered == [1_000, 34]
+
+    desk.now += 2_000  # by itself it asks for the verdict
+    answered[-1] += len(desk.read(desk.step(), 3))
+    desk.answer_flush()
+    desk.now += 60
+    while answered[-1] < 1_000:
+        due = desk.node.deadline()
+        assert due is not None
+        desk.now = max(desk.now, due)
+        answered[-1] += len(desk.read(desk.step(), 3))
+    assert desk.now < 3_100
+
+
 # ---- what tools ask ----------------------------------------------------------------------------
 
 

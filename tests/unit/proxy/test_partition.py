@@ -314,6 +314,31 @@ def test_who_waits_for_what_an_answer_was_too_short_for_has_it_read_again() -> N
     assert first_of == {1: 2, 2: 3, 3: 7}
 
 
+def test_while_an_append_awaits_its_verdict_whoever_is_behind_has_a_part_of_the_time() -> None:
+    desk = Desk(mark=99_999)
+    one = peer(1, NEW)
+    for who, mark in ((one, 99_999), (peer(2, NEW + 1), -1)):
+        desk.mount(who, mark)
+        desk.flushed(99_999)
+
+    def read(after: int = 0) -> int:
+        """Reads that were asked for by then; the last one is answered before."""
+        desk.answer_read()
+        desk.now += after
+        while desk.context.alarms.due(desk.now):
+            desk.work()
+        return len(desk.upstream.reads)
+
+    assert [read(), read()] == [2, 3], "nobody else is there: one read follows the other"
+    desk.says(one, append(NEW, 1))
+    assert [read(), read(10), read(30)] == [4, 4, 5]
+    desk.now += 2_000  # by itself it asks for the verdict
+    desk.work()
+    desk.flushed(99_999)
+    desk.now += 60
+    assert [read(), read()] == [6, 7]
+
+
 def test_what_cannot_be_read_is_said_and_the_log_start_looked_up() -> None:
     desk = Desk(mark=9)
     desk.says(peer(1, NEW), messages.TransactionDataRequest(make_req_id(NEW, -1, 0, 1), 2))

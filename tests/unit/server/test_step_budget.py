@@ -1,4 +1,4 @@
-"""What of the requests of clients step step of a server handles."""
+"""How much of what clients ask one step of a server handles."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from waltz_core.wire import client_messages as messages
 REQ = ReqId(bytes(16))
 FLUSH = messages.FlushRequest(REQ)  # 5
 APPEND = messages.AppendRequest(REQ, 0, (), (), (), 0, b"", 0)
-STATISTICS = messages.StatisticsRequest(REQ, -1, ())  # 5, and 5 a partition
+STATUS = messages.PartitionStatusRequest(REQ)  # 5, and 6 a partition
 
 
 class Served:
-    """Partitions that are served, and whether appends wait for their verdict in step."""
+    """Partitions that are served, and whether appends wait for their verdict."""
 
     def __init__(self, count: int = 2, *, undecided: bool = False) -> None:
         self.served = dict.fromkeys(range(count))
@@ -29,7 +29,15 @@ def over(served: Served) -> StepBudget:
 
 
 def test_what_is_answered_for_every_partition_costs_by_their_number() -> None:
-    assert [budget(count).cost(STATISTICS) for count in (0, 2, 100)] == [5, 15, 505]
+    assert [budget(count).cost(STATUS) for count in (0, 2, 100)] == [5, 17, 605]
+
+
+def test_figures_cost_what_it_takes_to_make_and_encode_them() -> None:
+    """A hundred microseconds for each partition whose figures are asked for; they counted as four."""
+    every, other = messages.StatisticsRequest(REQ, -1, ()), messages.StatisticsRequest(REQ, 7, ("append-",))
+    assert [budget(count).cost(every) for count in (1, 100)] == [170, 16_505]
+    assert [budget(count).cost(other) for count in (1, 100)] == [170, 170]
+    assert not budget().at_once(0, [every, every])
 
 
 def test_small_batches_are_handled_at_once_until_the_step_has_its_measure() -> None:
