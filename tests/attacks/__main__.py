@@ -50,7 +50,6 @@ from tests.processes.cluster import poll
 from tests.processes.zookeeper import running_zookeeper
 
 _Beside = tuple[float, float, float]  # the honest rate; processor time a second, and ms of it for each append
-_LASTS = {"idleness": 4.0}  # seconds, where time must pass before it is wrong: longer than the request time-out
 _COMPLAINT_EVERY = 60.0  # seconds between two lines of the same
 _AFTER = 5.0  # seconds until the honest rate must be back
 _SETTLES = 30.0  # seconds, at most, for what an attack has left behind
@@ -164,7 +163,8 @@ class Measuring:
         done: dict[str, Any] = {"connections": 0, "held": 0, "cpu": 0.0}
         heavy, line = done, False
         for number in range(self.pairs):
-            lasts = max(self.seconds, 0 if number else _LASTS.get(attack.name, 0.0))
+            waits = attack.name == "idleness" and not number  # it is wrong for who asks for nothing in time
+            lasts = max(self.seconds, field.patience + 1.0 if waits else 0.0)
             target = field.target(attack.port, attack.name, attack.message, attack.certificate, lasts)
             with running("peers", attrs.asdict(attrs.evolve(target, seed=number))) as peer:
                 attacked.append(self._beside(process))

@@ -73,6 +73,7 @@ class Field:
         self.key = ""  # of the cluster
         self.client_ids = 4_000_000, 5_000_000  # of who attacks, and of the honest peer in its place
         self.caches = 0  # bytes that a process may take for caches which any load fills
+        self.patience = 3.0  # seconds with a connection that asks for nothing, as in `LIMITS`
         self.processes = processes
         self._disks = disks
         self._journal = directory / "honest.journal"
@@ -385,6 +386,7 @@ def _dev(directory: Path) -> Iterator[Field]:
         ]
         field = Field(directory, dev, ports, url, [directory / "data" / f"storage-{at}" for at in range(3)])
         field.caches = DEV_CACHES
+        field.patience = 30.0  # it has the limits of a configuration that says nothing
         yield field
     finally:
         dev.end()
