@@ -706,4 +706,25 @@ SKIN: tuple[Mutant, ...] = (
         "                pass\n",
         ("tests/trio/test_proxy.py",),
     ),
+    Mutant(
+        "a tool makes a change again whose answer was lost",
+        "waltz_trio.zk.client",
+        "or (repeat and answer.value is ZkError.OUTCOME_UNKNOWN)",
+        "or answer.value is ZkError.OUTCOME_UNKNOWN",
+        ("tests/trio/test_znode_client.py",),
+    ),
+    Mutant(
+        "a tool takes away a lock that is somebody else's by now",
+        "waltz_trio.zk.client",
+        "            if (await self.get(path))[1].ephemeral_owner == self.session_id:\n",
+        "            if await self.get(path):\n",
+        ("tests/trio/test_znode_client.py",),
+    ),
+    Mutant(
+        "a tool waits for ever for a lock that was let go while its connection was broken",
+        "waltz_trio.zk.client",
+        "            changed.set()  # watches are gone: who waits must look again\n",
+        "            pass\n",
+        ("tests/trio/test_znode_client.py",),
+    ),
 )

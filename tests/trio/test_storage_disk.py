@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 from uuid import UUID
 
@@ -48,7 +49,7 @@ from waltz_testing.simulation.disk import SimDisk
 from waltz_trio.storage.disk import Disk
 from waltz_trio.storage.files import Files
 from waltz_trio.storage.in_place import LONGEST, InPlace, simple
-from waltz_trio.storage.syncs import SyncTimes
+from waltz_trio.storage.syncs import FileSyncs, SyncTimes
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "storage_dirs"
 
@@ -440,6 +441,26 @@ async def test_a_file_on_another_file_system_is_synced_for_itself(tmp_path: Path
         assert files.calls == disk.statistics.syncs
         assert not files.covered("5")
         assert files.covered("6")
+
+
+def test_both_ways_are_timed_for_the_next_choice(tmp_path: Path) -> None:
+    noted: list[float] = []
+    files, wanted, begin = WatchedFiles(tmp_path, whole=True), [SyncFile("a"), SyncFile("b")], perf_counter()
+    syncs = FileSyncs(files, files.apply, noted.append, lambda: False)
+    for sync in wanted:
+        files.apply(Create(sync.path))
+        files.apply(WriteAt(sync.path, 0, b"x"))
+    assert syncs.prefers_whole(wanted)
+    syncs.whole(wanted)
+    assert not syncs.prefers_whole(wanted)  # how long it takes is known
+    assert syncs.each(wanted) == {}
+    took = perf_counter() - begin
+    (whole,), each = noted, syncs._times._each
+    assert syncs._times._all == whole
+    assert each is not None
+    assert 0 < min(whole, each) <= max(whole, each) <= took
+    syncs.close()
+    files.close()
 
 
 def chosen(times: SyncTimes, files: int, groups: int, whole: float, each: float) -> list[bool]:

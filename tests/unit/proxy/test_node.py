@@ -218,6 +218,29 @@ def test_tools_are_told_the_wall_clock_and_how_much_was_read_upstream() -> None:
     assert desk.node.snapshot(desk.now).fetched == MARK - 4
 
 
+def test_tools_are_told_why_a_partition_is_not_as_good_as_its_server() -> None:
+    request = messages.PartitionStatusRequest(make_req_id(CLIENT + 1, -1, -1, 1))
+    health = messages.ServerPartitionsHealthStatRequest(make_req_id(CLIENT + 1, -1, -1, 2))
+
+    def told(desk: NodeDesk) -> tuple[messages.PartitionStatus, bool]:
+        status, healthy = desk.read(desk.say(1, request, health), 1)
+        assert isinstance(status, messages.PartitionStatusResponse)
+        assert isinstance(healthy, messages.ServerPartitionsHealthStatResponse)
+        ((partition_id, well),) = healthy.health
+        assert partition_id == status.partitions[0].partition_id == 0
+        return status.partitions[0], well
+
+    desk = NodeDesk()
+    desk.accept(1)
+    opening, ready = messages.ServedState.OPENING, messages.ServedState.READY
+    assert told(desk) == (messages.PartitionStatus(0, -1, opening, 0, -1, -(2**63), "upstream: not open"), False)
+    upstream = desk.start()
+    assert told(desk) == (messages.PartitionStatus(0, GENERATION, ready, 0, -1, MARK, None), True)
+    desk.step(Closed(upstream, "gone"))
+    why = "upstream: no connection to its server"
+    assert told(desk) == (messages.PartitionStatus(0, GENERATION, opening, 0, -1, MARK, why), False)
+
+
 # ---- the disk ----------------------------------------------------------------------------------
 
 
