@@ -727,4 +727,32 @@ SKIN: tuple[Mutant, ...] = (
         "            pass\n",
         ("tests/trio/test_znode_client.py",),
     ),
+    Mutant(
+        "what a proxy's cache drops stays on the disk",
+        "waltz_trio.node.proxy_cache",
+        "            path.unlink(missing_ok=True)\n            return\n",
+        "            return\n",
+        ("tests/trio/test_proxy_cache.py",),
+    ),
+    Mutant(
+        "a proxy's cache is for every user of the machine",
+        "waltz_trio.node.proxy_cache",
+        "os.O_APPEND | os.O_NOFOLLOW, 0o600)",
+        "os.O_APPEND | os.O_NOFOLLOW, 0o666)",
+        ("tests/trio/test_proxy_cache.py",),
+    ),
+    Mutant(
+        "a proxy's cache writes through a link",
+        "waltz_trio.node.proxy_cache",
+        "os.O_APPEND | os.O_NOFOLLOW, 0o600)",
+        "os.O_APPEND, 0o600)",
+        ("tests/trio/test_proxy_cache.py",),
+    ),
+    Mutant(
+        "a proxy's cache keeps files that nobody will delete",
+        "waltz_trio.node.proxy_cache",
+        "            self._take_lock()\n            self._clear()\n",
+        "            self._take_lock()\n",
+        ("tests/trio/test_proxy_cache.py",),
+    ),
 )

@@ -140,8 +140,10 @@ async def test_an_abandoned_session_leaves_its_ephemerals_for_the_session_time_o
         await peer.connected()
         await peer.done(lambda t: ZkCreate(t, "/mine", b"", ephemeral=True))
         session.abandon()
+        session.submit([ZkCreate(99, "/late", None)])  # what is killed asks nothing more
     before = trio.current_time()
     async with connected_peer(opener(znodes)) as watcher:
+        assert await watcher.ask(lambda t: ZkGet(t, "/late")) is ZkError.NO_NODE
         assert (await watcher.done(lambda t: ZkGet(t, "/mine", watch=True))).data == b""
         await watcher.changed("/mine")
         assert await watcher.ask(lambda t: ZkGet(t, "/mine")) is ZkError.NO_NODE

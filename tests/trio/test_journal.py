@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -412,3 +414,41 @@ async def test_a_thread_that_ends_by_an_error_fails_the_journal_with_the_reason(
     [reason] = desk.failures
     assert reason.startswith("the thread of the decision journal ended by an error in this process: AttributeError")
     Desk(tmp_path).files.abandon()  # the directory was let go
+
+
+def held(directory: Path) -> list[str]:
+    """Files and directories below it that this process has open."""
+    descriptors = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    return [where for each in descriptors if (where := os.path.realpath(each)).startswith(str(directory))]
+
+
+async def test_an_abandoned_journal_writes_nothing_more_and_lets_go(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "journal")
+    assert isinstance(await desk.write(session(1)), JournalWritten)
+    writing, go_on = threading.Event(), threading.Event()
+    directory = desk.files._directory
+    carry_out = directory.carry_out
+
+    def slowly(group: Sequence[JournalWrite]) -> Iterator[list[JournalEvent]]:
+        writing.set()
+        go_on.wait()
+        return carry_out(group)
+
+    directory.carry_out = slowly  # type: ignore[method-assign]  # a disk that takes its time
+    desk.files.perform(JournalWrite(2, 0, KEY, encode_entry(session(2)), True))
+    await trio.to_thread.run_sync(writing.wait)
+    desk.files.perform(JournalWrite(3, 0, KEY, encode_entry(session(3)), True))
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, desk.files.abandon)
+            while not desk.files._mailbox.closed:
+                await trio.lowlevel.checkpoint()
+            go_on.set()
+    assert held(tmp_path / "journal") == []
+    await trio.testing.wait_all_tasks_blocked()
+    assert [answer.ticket for answer in desk.answers] == [1]
+    again = Desk(tmp_path / "journal")  # it was let go
+    assert isinstance(await again.write(session(4)), JournalWritten)
+    await again.files.close()
+    written = [entries(tmp_path / "journal/0" / file_name(number))[1:] for number in (0, 1)]
+    assert written == [[session(1), session(2)], [session(4)]]

@@ -1,0 +1,120 @@
+"""The files of a proxy's cache: what they hold and for whom, what becomes of them, and of a disk that fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from waltz_core.proxy.cache import CacheData, CacheDrop, CacheEffect, CacheFailed, CacheRead, CacheWrite, Place
+from waltz_trio.node.proxy_cache import CacheEvent, ProxyCache
+
+
+class Desk:
+    """A directory, and what its thread has said."""
+
+    def __init__(self, directory: Path) -> None:
+        self.said: list[CacheEvent] = []
+        self._token = 0
+        self._news = trio.Event()
+        self.cache = ProxyCache(directory, self._post)
+
+    def _post(self, events: Sequence[CacheEvent]) -> None:
+        self.said += events
+        self._news.set()
+
+    async def read(self, file: int, offset: int, size: int) -> bytes | None:
+        """What stands at a place, behind everything that was asked for before."""
+        self._token += 1
+        self.cache.perform(CacheRead(0, self._token, Place(file, offset, size, 0, 1)))
+        with trio.fail_after(30):
+            while True:
+                for each in self.said:
+                    if isinstance(each, CacheData) and each.token == self._token:
+                        return each.data
+                self._news = trio.Event()
+                await self._news.wait()
+
+    async def do(self, *effects: CacheEffect) -> None:
+        """Have something done."""
+        for effect in effects:
+            self.cache.perform(effect)
+        await self.read(-1, 0, 0)
+
+    def failures(self) -> list[str]:
+        return [each.reason for each in self.said if isinstance(each, CacheFailed)]
+
+
+@asynccontextmanager
+async def opened(directory: Path) -> AsyncIterator[Desk]:
+    desk = Desk(directory)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(desk.cache.run)
+        yield desk
+        nursery.cancel_scope.cancel()
+    desk.cache.close()
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+async def test_what_was_written_is_read_where_it_stands_until_its_file_is_dropped(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        await desk.do(CacheWrite(0, b"one"), CacheWrite(0, b"two"), CacheWrite(1, b"three"))
+        assert await desk.read(0, 3, 3) == b"two"
+        assert await desk.read(1, 0, 5) == b"three"
+        await desk.do(CacheDrop(0), CacheDrop(0))
+        assert names(tmp_path) == ["cache-1", "lock"], "dropped files give their room back"
+        assert await desk.read(0, 0, 3) is None
+        assert await desk.read(1, 0, 5) == b"three"
+        assert desk.failures() == []
+    assert names(tmp_path) == ["lock"]
+
+
+async def test_a_process_begins_with_nothing(tmp_path: Path) -> None:
+    """Else it would append behind what it does not know, and nobody would delete that."""
+    (tmp_path / "cache-0").write_bytes(b"of a process that was killed")
+    (tmp_path / "cache-77").touch()
+    async with opened(tmp_path) as desk:
+        assert names(tmp_path) == ["lock"]
+        await desk.do(CacheWrite(0, b"mine"))
+        assert await desk.read(0, 0, 4) == b"mine"
+
+
+async def test_records_in_a_cache_are_for_the_user_who_runs_the_proxy_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        async with opened(tmp_path / "cache") as desk:
+            await desk.do(CacheWrite(0, b"x"))
+            modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "cache").iterdir()}
+            assert modes == {"cache-0": 0o600, "lock": 0o600}
+            assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)
+
+
+async def test_nothing_is_written_or_read_through_a_link(tmp_path: Path) -> None:
+    directory, precious = tmp_path / "cache", tmp_path / "precious"
+    precious.write_bytes(b"of somebody else")
+    async with opened(directory) as desk:
+        (directory / "cache-0").symlink_to(precious)
+        assert await desk.read(0, 0, 16) is None
+        await desk.do(CacheWrite(0, b"x"))
+        assert len(desk.failures()) == 1
+    assert precious.read_bytes() == b"of somebody else"
+
+
+async def test_a_disk_that_failed_is_told_once_given_its_room_back_and_written_no_more(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        await desk.do(CacheWrite(0, b"one"))
+        (tmp_path / "cache-1").symlink_to(tmp_path / "nowhere")
+        await desk.do(CacheWrite(1, b"two"), CacheWrite(1, b"three"), CacheWrite(2, b"four"))
+        assert names(tmp_path) == ["lock"]
+        (tmp_path / "cache-3").symlink_to(tmp_path / "nowhere")
+        await desk.do(CacheWrite(3, b"five"))
+        assert desk.failures() == [f"{os.strerror(errno.ELOOP)}: {tmp_path / 'cache-1'}"]
