@@ -755,4 +755,11 @@ SKIN: tuple[Mutant, ...] = (
         "            self._take_lock()\n",
         ("tests/trio/test_proxy_cache.py",),
     ),
+    Mutant(
+        "a connection stays whose peer has said goodbye",
+        "waltz_trio.net.channel",
+        "                if not chunk:\n                    ended = True\n",
+        "                if not chunk:\n                    ended = False\n",
+        ("tests/trio/test_net.py",),
+    ),
 )

@@ -635,6 +635,18 @@ async def test_a_peer_with_tls_1_2_and_the_ciphers_of_the_original_is_served(nur
         await server.machine.until(lambda: server.machine.received() == b"hello")
 
 
+async def test_the_goodbye_of_a_peer_ends_its_connection_though_its_socket_stays_open(nursery: trio.Nursery) -> None:
+    """It may wait for our end before it closes: then nobody would ever close."""
+    server, endpoint = await server_side(nursery)
+    with await trio.to_thread.run_sync(raw_tls, endpoint) as peer:
+        peer.sendall(b"hello")
+        peer.setblocking(False)
+        with pytest.raises(ssl.SSLWantReadError):
+            peer.unwrap()
+        assert (await server.machine.first(Closed)).reason == "the peer closed the connection"
+        assert server.machine.received() == b"hello"
+
+
 # ---- trust -----------------------------------------------------------------------------------
 
 
