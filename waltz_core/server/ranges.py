@@ -88,7 +88,7 @@ class RangeReads:
             text = f"expected a first id of 0 or more, found {request.first_id}"
             return conn, ErrorResponse(request.req_id, ErrorCode.INVALID, text)
         if request.first_id < self.floor:
-            return conn, before_start(request.req_id, request.first_id, self.floor, self.where_before)
+            return self._given_up(conn, request)
         if request.first_id > min(request.last_id, mark):
             return conn, self._reply(request, mark, ())
         self._queue.put(conn, owner, _cost(request, mark), (conn, owner, request))
@@ -107,6 +107,10 @@ class RangeReads:
         while left > 0 and len(self._reads) < _READS_MAX and (taken := self._queue.take()) is not None:
             conn, asked = taken
             request = asked[2]
+            if request.first_id < self.floor:  # the log start has risen while it waited
+                self._held.free(conn, 1)
+                answers.append(self._given_up(conn, request))
+                continue
             count = _count(request, mark)
             if not request.headers_only:
                 cached = self._cache.run(self._partition_id, request.first_id, count, _size_max(request))
@@ -142,6 +146,8 @@ class RangeReads:
             self._queue.put_back(conn, owner, _REQUEST_COST, asked)
             return None
         self._held.free(conn, 1)
+        if request.first_id < self.floor:  # the log start has risen while it was read
+            return self._given_up(conn, request)
         code = ErrorCode.NOT_READY if note.for_now else ErrorCode.CORRUPT
         return conn, ErrorResponse(request.req_id, code, note.reason)
 
@@ -164,6 +170,9 @@ class RangeReads:
     def writable(self, conn: int, writable: bool) -> None:
         """Nothing is read for a connection that does not take what it was sent."""
         self._queue.block(conn, not writable)
+
+    def _given_up(self, conn: int, request: RecordRangeRequest) -> Answer:
+        return conn, before_start(request.req_id, request.first_id, self.floor, self.where_before)
 
     def _reply(
         self, request: RecordRangeRequest, mark: int, records: Sequence[Record] | Sequence[RecordHeader]
