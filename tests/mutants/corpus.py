@@ -295,6 +295,13 @@ CORPUS: tuple[Mutant, ...] = (
         "        member.mark += member.writing + 1\n",
     ),
     Mutant(
+        "a replica that needs nothing more is kept out for what was not given to it",
+        "store.levelling",
+        "    if member.source.mark > member.mark and target > member.mark:\n",
+        "    if member.source.mark > member.mark or target > member.mark:\n",
+        ("tests/unit/store/test_recovery.py",),
+    ),
+    Mutant(
         "catch-up begins one too late",
         "store.followers",
         "first, count = link.next, min(self._config.copy_count_max, self._commit_mark - link.next + 1)",

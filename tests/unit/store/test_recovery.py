@@ -158,13 +158,18 @@ def test_what_is_read_above_the_decided_mark_is_not_written() -> None:
     assert [record.transaction_id for record in write.records] == [1, 2]
 
 
-def test_nothing_is_written_when_the_target_needs_nothing_any_more() -> None:
-    """b was to follow a, then its own mark was decided."""
+@pytest.mark.parametrize("cut", [True, False], ids=["cut before the answer", "cut after it"])
+def test_nothing_is_written_when_the_target_needs_nothing_any_more(cut: bool) -> None:
+    """b was to follow a, then its own mark was decided; that a held more for a while is nothing against b."""
+
+    def hang(effect: Pending) -> bool:
+        return copying(effect) or (isinstance(effect, rec.Truncate) and not cut)
+
     storages = {"a": storage(5, 1, 4), "b": storage(5, 1, 2), "c": storage(5, 1, 2)}
     world = world_of(storages, *unresolved("abc"))
     for replica in "abc":
         world.arrive(replica)
-        world.settle(copying)
+        world.settle(hang)
     assert world.recovery.resolved == 2
     read = next(effect for effect in world.pending if isinstance(effect, rec.ReadRecords))
     world.pending.remove(read)
@@ -703,3 +708,50 @@ def test_a_record_that_no_source_gives_out_is_said_once_and_asked_for_again() ->
     assert world.told_of(rec.CopyBlocked) == [rec.CopyBlocked("c", "transaction 1 cannot be read from a, b")]
     world.settle()
     assert world.told[-1] == rec.ReplicaReady("c", 3)
+
+
+def test_a_record_that_no_source_gives_out_for_a_comparison_is_said_once_and_asked_for_again() -> None:
+    """Whose log nobody vouches for stays outside meanwhile, and its operator is told why."""
+    storages = newcomer([], -1)
+    storages["n"] = storage(2, 1, 3)
+    world = world_of(storages, *unresolved("ab"))
+    arrive_all(world, "ab")
+    world.arrive("n")
+
+    def deny() -> None:
+        """The reads of a and b that hang are refused; n reads its own."""
+        world.settle(held=lambda effect: isinstance(effect, rec.ReadRecords) and effect.source != "n")
+        for read in [effect for effect in world.pending if isinstance(effect, rec.ReadRecords)]:
+            world.pending.remove(read)
+            world.tell(rec.RecordsDenied(read.source, "n", read.first))
+
+    for _ in range(2):
+        deny()
+        deny()
+        deny()
+        assert not world.pending
+        due = world.recovery.deadline()
+        assert due is not None
+        world.now = due
+        world.tell(rec.Tick())
+    assert world.told_of(rec.CopyBlocked) == [rec.CopyBlocked("n", "transaction 1 cannot be read from a, b")]
+    world.settle()
+    assert world.told[-1] == rec.ReplicaReady("n", 5)
+
+
+def test_sources_that_are_damaged_in_different_records_serve_together_without_a_pause() -> None:
+    """A source that is put aside for one record is asked for the next one."""
+    world = world_of(level("ab") | {"c": storage(5, 0, 0)}, *unresolved("ab"), state("c", 5, 0), assigned="abc")
+    arrive_all(world, "ab")
+    world.arrive("c")
+    damaged = {"a": 1, "b": 2}
+    while not world.told_of(rec.ReplicaReady)[2:]:
+        world.settle(held=lambda effect: isinstance(effect, rec.ReadRecords))
+        for read in [effect for effect in world.pending if isinstance(effect, rec.ReadRecords)]:
+            world.pending.remove(read)
+            if damaged[read.source] == read.first:
+                world.tell(rec.RecordsDenied(read.source, "c", read.first))
+            else:  # one, as more would end with a damaged one or the end
+                world.tell(rec.RecordsRead(read.source, "c", (make_record(read.first, 1),)))
+        assert world.pending or world.told_of(rec.ReplicaReady)[2:], "it waits"
+    assert world.told_of(rec.CopyBlocked) == []
