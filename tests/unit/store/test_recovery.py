@@ -179,6 +179,23 @@ def test_nothing_is_written_when_the_target_needs_nothing_any_more(cut: bool) ->
     assert all(world.recovery.phase(name) is rec.ReplicaPhase.READY for name in "abc")
 
 
+def test_who_has_not_said_what_it_holds_has_no_say_in_where_the_log_ends() -> None:
+    """a alone took part in session 5 and may have committed 2..4; d, which is new, is asked and has not answered."""
+    storages = {"a": storage(5, 1, 4), "b": storage(4, 1, 1), "c": storage(4, 1, 1), "d": storage(-1, -1, -1)}
+    world = world_of(storages, *unresolved("a"), state("b", 4, 1), state("c", 4, 1))
+
+    def hang(effect: Pending) -> bool:
+        return copying(effect) or getattr(effect, "replica", "") == "d"
+
+    for replica in "dabc":
+        world.arrive(replica)
+        world.settle(hang)
+    assert world.recovery.resolved is None
+    world.settle()
+    assert world.recovery.resolved == 4
+    assert all(len(each.log) == 5 for each in storages.values())
+
+
 def test_the_first_session_needs_a_quorum_of_new_replicas() -> None:
     """One new replica alone decides nothing: the other two may hold a log whose metadata was lost."""
     world = world_of({name: storage(-1, -1, -1) for name in "abc"})
@@ -234,6 +251,18 @@ def test_answers_after_the_end_are_ignored() -> None:
     world.now += _LATER
     world.tell(rec.ReplicaFailed("b", "late"), rec.Tick())
     assert (world.calls, len(world.told)) == ([], 1)
+
+
+def test_nothing_is_done_about_what_came_in_the_step_that_ended_it() -> None:
+    """c would be copied to, b cut: neither is any business of a session that is over."""
+    storages = level("a") | {"b": storage(5, 1, 4), "c": storage(4, 1, 1)}
+    world = world_of(storages, *unresolved("ab"), state("c", 4, 1))
+    for replica in "abc":
+        world.arrive(replica)
+    world.calls.clear()
+    failed = rec.ReplicaFailed("a", "gone")
+    world.tell(failed, rec.MaxKnown("b", 4), rec.MaxKnown("c", 1), rec.ReplicaUp("b", SessionInfo(5, 1, 1)))
+    assert (world.calls, world.told) == ([], [rec.RecoveryFailed("replica a failed: gone")])
     assert world.recovery.failed
     assert {world.recovery.phase(name) for name in "abc"} == {rec.ReplicaPhase.FAILED}
 
