@@ -217,6 +217,23 @@ def test_in_async_a_failed_write_is_a_counted_gap_also_when_the_gap_cannot_be_wr
     assert not desk.journal.blocked
 
 
+def test_in_async_each_decision_that_is_lost_is_counted_once() -> None:
+    """Also where a gap could not be written, and another one had begun behind it."""
+    desk = Desk(Mode.ASYNC)
+    desk.launch(3)
+    desk.answer(desk.write(), "no space")
+    desk.launch(2)
+    with_gap = desk.write()
+    desk.launch(1)
+    desk.answer(desk.write(), "no space")
+    desk.answer(with_gap, "no space")
+    assert desk.journal.dropped == 6
+    desk.launch(1)
+    gap, _ = entries(desk.write())
+    assert isinstance(gap, Gap)
+    assert gap.count == 6
+
+
 def test_in_async_a_disk_that_is_too_slow_costs_decisions_and_no_memory() -> None:
     desk = Desk(Mode.ASYNC)
     sent: list[JournalWrite] = []

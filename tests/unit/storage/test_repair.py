@@ -86,6 +86,17 @@ def test_damage_found_by_a_read_is_repaired_while_the_partition_serves() -> None
     assert data_files(nodes, 0) == before
 
 
+@pytest.mark.parametrize("wanted", [(1, 1), (0, 1), (3, 3), (3, 7), (2, 2), (0, 11)])
+def test_a_range_that_is_asked_for_is_repaired_where_it_touches_damage(wanted: tuple[int, int]) -> None:
+    """By one record, at either end of what is damaged."""
+    nodes = Nodes()
+    before = data_files(nodes, 0)
+    damage(nodes, 0, 1, 2, 3)
+    find(nodes, 0, 1, 2, 3)
+    assert outcomes(nodes.repair(0, 1, 2, ranges=(IdRange(*wanted),))) == [(1, 3, RepairOutcome.REPAIRED)]
+    assert data_files(nodes, 0) == before
+
+
 def test_a_repair_is_listed_until_it_has_ended() -> None:
     nodes = Nodes()
     damage(nodes, 0, 9)
