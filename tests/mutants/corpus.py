@@ -295,6 +295,27 @@ CORPUS: tuple[Mutant, ...] = (
         "        member.mark += member.writing + 1\n",
     ),
     Mutant(
+        "who has not said what it holds has a say in where the log ends",
+        "store.members",
+        "        self.voter = False  #",
+        "        self.voter = True  #",
+        ("tests/unit/store/test_recovery.py",),
+    ),
+    Mutant(
+        "recovery waits for ever for a record that its source cannot give out",
+        "store.session",
+        "            self._events.put(rec.RecordsDenied(read.source, read.target, read.first))\n",
+        "            pass\n",
+        ("tests/unit/store/test_session.py",),
+    ),
+    Mutant(
+        "one record that is asked for is not repaired, and nobody is told",
+        "storage.repair",
+        "if any(gap[0] <= last and",
+        "if any(gap[0] < last and",
+        ("tests/unit/storage/test_repair.py",),
+    ),
+    Mutant(
         "a replica that needs nothing more is kept out for what was not given to it",
         "store.levelling",
         "    if member.source.mark > member.mark and target > member.mark:\n",

@@ -149,6 +149,7 @@ def test_what_is_good_stays_and_what_is_not_is_written_anew() -> None:
     for path in HELD:
         found = restoration(BACKUP, PATHS, {other: data for other, data in HELD.items() if other != path})
         assert (found.created, found.written) == ((wanted[path],), ())
+        assert found.lines == (f"{path} does not exist: it is created",)
         assert found.stop is (path not in (PATHS.groups, PATHS.assignment, PATHS.connections))
         if wanted[path].check is not None:
             found = restoration(BACKUP, PATHS, {**HELD, path: b"?"})

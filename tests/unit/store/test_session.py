@@ -305,6 +305,35 @@ def test_a_late_replica_joins_and_is_sent_what_it_lacks() -> None:
     assert {effect.replica for effect in reads if isinstance(effect, StorageCall)} == {A, B, C}, "it is read from, too"
 
 
+@pytest.mark.parametrize("how", ["refused", "damaged", "no answer"])
+def test_a_late_replica_is_copied_to_from_another_source_where_the_first_cannot_give_out_a_record(how: str) -> None:
+    desk = Desk()
+    desk.open(A, B)
+    (question,), _ = desk.tell(desk.up(C), messages.LastSessionInfoResponse(*COMMON, SessionInfo(7, 4, 4)))
+    assert isinstance(question, StorageCall)
+    (marking,), _ = desk.tell(question, messages.MaxTransactionIdResponse(*COMMON, 7))
+    assert isinstance(marking, StorageCall)
+    (read,), _ = desk.tell(marking, success())
+    assert isinstance(read, StorageCall)
+    assert (read.replica, read.message) == (A, messages.RecordListRequest(*COMMON, 8, 2))
+    if how == "refused":
+        effects, notes = desk.tell(read, refusal("damaged", FailureCode.CORRUPT, 8))
+    elif how == "damaged":
+        damaged = attrs.evolve(record_at(8), checksum=1)
+        effects, notes = desk.tell(read, messages.RecordListResponse(*COMMON, (damaged,)))
+    else:
+        desk.session.failed(desk.now, StorageFailed(read.ticket, "too late"))
+        effects, notes = desk.flush()
+    (again,) = effects
+    assert isinstance(again, StorageCall)
+    assert (again.replica, again.message) == (B, read.message)
+    assert [type(note) for note in notes] == [SourcePutAside]
+    records = record_at(8), record_at(9)
+    (write,), _ = desk.tell(again, messages.RecordListResponse(*COMMON, records))
+    assert isinstance(write, StorageCall)
+    assert (write.replica, write.message) == (C, messages.AppendRequest(*COMMON, records, False))
+
+
 # ---- the open session ------------------------------------------------------------------------------
 
 
@@ -389,6 +418,7 @@ def test_a_replica_that_lags_behind_the_tail_is_copied_to_from_another_one() -> 
     (read,), notes = desk.tell(to_b, success())
     assert isinstance(read, StorageCall)
     assert (read.replica, read.message, notes) == (A, messages.RecordListRequest(*COMMON, 11, 2), [Voted(B, 10)])
+    assert desk.flush() == ([], []), "one read at a time"
     records = record_at(11), record_at(12)
     (copy,), _ = desk.tell(read, messages.RecordListResponse(*COMMON, records))
     assert isinstance(copy, StorageCall)
