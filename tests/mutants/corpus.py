@@ -295,6 +295,20 @@ CORPUS: tuple[Mutant, ...] = (
         "        member.mark += member.writing + 1\n",
     ),
     Mutant(
+        "a stale tail of who took no part in the last session becomes the log",
+        "store.last_resort",
+        "    candidates = took_part or here\n",
+        "    candidates = here\n",
+        ("tests/unit/store/test_last_resort.py",),
+    ),
+    Mutant(
+        "a session whose replicas are just level does not count as the last",
+        "store.last_resort",
+        "if one.max_id >= mark}",
+        "if one.max_id > mark}",
+        ("tests/unit/store/test_last_resort.py",),
+    ),
+    Mutant(
         "who has not said what it holds has a say in where the log ends",
         "store.members",
         "        self.voter = False  #",

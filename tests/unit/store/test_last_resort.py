@@ -103,6 +103,29 @@ def test_it_counts_where_it_appended_or_where_the_one_who_is_silent_may_have_com
         assert {one.session_id for one in plan.metadata.replica_states} == {11}
 
 
+def test_it_counts_where_a_majority_is_just_level_though_an_older_tail_is_longer() -> None:
+    """c missed session 11, which decided 130 and appended nothing yet: its tail of session 10 is nobody's."""
+    ends = {name: witness(name, 11, 130, 130) for name in ("a:1", "b:1")} | {"c:1": witness("c:1", 10, 129, 135)}
+    plan = confirm_metadata(0, EMPTY_METADATA, REPLICAS, list(ends.values()))
+    assert {one.session_id for one in plan.metadata.replica_states} == {11}
+    assert recovered(plan, REPLICAS, ends) == 130
+
+
+def test_it_counts_where_the_one_who_is_silent_may_be_level_though_an_older_session_had_a_majority() -> None:
+    lagging = ReplicaReport("c:1", SessionInfo(11, 130, 124), 11, 124, True)
+    reports = [witness("a:1", 11, 130, 130), witness("b:1", 11, 130, 130), lagging, witness("d:1", 10, 129, 135)]
+    plan = confirm_metadata(0, EMPTY_METADATA, (*REPLICAS, "d:1", "e:1"), reports)
+    assert {one.session_id for one in plan.metadata.replica_states} == {11}
+
+
+def test_of_sessions_that_all_ended_before_a_majority_was_level_the_newest_counts() -> None:
+    lagging = [ReplicaReport(name, SessionInfo(11, 130, 124), 11, 124, True) for name in ("a:1", "b:1")]
+    older = ReplicaReport("c:1", SessionInfo(10, 128, 120), 10, 120, True)
+    plan = confirm_metadata(0, EMPTY_METADATA, REPLICAS, [*lagging, older])
+    assert {one.session_id for one in plan.metadata.replica_states} == {11}
+    assert not any("session 11 marked" in line for line in plan.lines)
+
+
 def test_metadata_that_was_set_back_is_seen_when_the_session_number_was_given_out_again() -> None:
     """Set back from session 9 to 8, the next server announced 9 once more."""
     old = PartitionMetadata(3, 9, tuple(state(name, 8) for name in REPLICAS))
@@ -154,6 +177,24 @@ def test_a_replica_that_was_marked_later_counts_up_to_its_mark_only() -> None:
 
 def test_an_older_replica_is_taken_if_nobody_of_the_last_session_is_left() -> None:
     metadata = PartitionMetadata(3, 6, (state("a:1", 5), state("b:1", 5), state("c:1", 3, 80)))
+    c = witness("c:1", 3, 50, 85)
+    plan = unsafe_recovery(0, metadata, REPLICAS, [c])
+    assert plan.metadata.replica_states == (state("c:1", 3),)
+    assert recovered(plan, ("c:1",), {"c:1": c}) == 85
+
+
+def test_a_longer_log_of_who_took_no_part_in_the_last_session_is_not_the_log() -> None:
+    """c was closed at 80: what it holds above that was never committed, and a holds what was committed in its place."""
+    metadata = PartitionMetadata(3, 6, (state("a:1", 5), state("b:1", 5), state("c:1", 3, 80)))
+    plan = unsafe_recovery(0, metadata, REPLICAS, [witness("a:1", 5, 90, 95), witness("c:1", 3, 50, 120)])
+    assert plan.metadata.replica_states == (state("a:1", 5),)
+    # The same where the metadata name nobody, and cannot be confirmed as b does not answer.
+    plan = unsafe_recovery(0, EMPTY_METADATA, REPLICAS, [witness("a:1", 5, 95, 95), witness("c:1", 3, 50, 120)])
+    assert plan.metadata.replica_states == (state("a:1", 5),)
+
+
+def test_a_replica_that_was_set_back_is_taken_as_what_it_is_if_nobody_else_is_left() -> None:
+    metadata = PartitionMetadata(3, 6, tuple(state(name, 5) for name in REPLICAS))
     c = witness("c:1", 3, 50, 85)
     plan = unsafe_recovery(0, metadata, REPLICAS, [c])
     assert plan.metadata.replica_states == (state("c:1", 3),)

@@ -784,3 +784,18 @@ def test_sources_that_are_damaged_in_different_records_serve_together_without_a_
                 world.tell(rec.RecordsRead(read.source, "c", (make_record(read.first, 1),)))
         assert world.pending or world.told_of(rec.ReplicaReady)[2:], "it waits"
     assert world.told_of(rec.CopyBlocked) == []
+
+
+def test_a_node_of_0_13_2_that_needs_what_was_given_up_is_kept_out_and_its_operator_told_what_to_do() -> None:
+    """It cannot begin where the others do; the session opens without it."""
+    world = world_of(level("ab") | {"c": storage(5, -1, -1)}, *unresolved("ab"), state("c", 5, -1), assigned="abc")
+    for replica in "ab":
+        world.arrive(replica, log_start=2, movable=True)
+        world.settle()
+    world.arrive("c")
+    world.settle()
+    reason = "the log of the others begins at 2, and a node of 0.13.2 cannot begin there"
+    assert world.told_of(rec.ReplicaRefused) == [
+        rec.ReplicaRefused("c", f"{reason}; assign a storage node that can in its place")
+    ]
+    assert world.opened
