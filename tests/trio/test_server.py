@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -283,5 +284,33 @@ async def test_why_a_storage_node_cannot_be_used_is_said_at_once_and_in_the_heal
                 assert isinstance(health, dict)
                 shown = health["server-health-check"]["storageNodes"]
         assert len([text for text in told if "Connection refused" in text]) == 1
+        server.cancel()
+        nursery.cancel_scope.cancel()
+
+
+async def test_its_health_counts_from_when_zookeeper_was_lost_and_not_from_when_it_was_reached() -> None:
+    """Else a server would be unhealthy, and be started anew, at the first moment without ZooKeeper."""
+    async with cluster() as (store, _), trio.open_nursery() as nursery:
+        server = ServerProcess(Config({**SETTINGS, "zookeeper.sessionTimeout": 600_000}, "server.yml"), store)
+        await nursery.start(server.run)
+        await owns(server, 2)
+
+        async def told(connected: bool) -> bool:
+            """What its health says of ZooKeeper, once it has heard of the connection."""
+            with trio.fail_after(10):
+                while server._zk_connected != connected:
+                    await trio.lowlevel.checkpoint()
+            health = server.health()[1]["server-health-check"]
+            assert isinstance(health, dict)
+            return bool(health["zookeeper"])
+
+        assert isinstance(server._session, EmbeddedSession)
+        server._zk_lost_at = -math.inf  # it has been connected for ever
+        store.interrupt(server._session)
+        assert await told(False)
+        server._zk_lost_at = -math.inf  # and has been away since
+        assert not await told(False)
+        store.resume(server._session)
+        assert await told(True)
         server.cancel()
         nursery.cancel_scope.cancel()
