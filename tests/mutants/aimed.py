@@ -769,6 +769,28 @@ AIMED: tuple[Mutant, ...] = (
         "if self._snapshot is None or now_ms() - self._snapshot_at >= 0:",
         ("tests/trio/test_server.py",),
     ),
+    # ---- the sink ------------------------------------------------------------------------------------------------
+    Mutant(
+        "own rows behind a lost one count for it",
+        "waltz_spark.write.epochs",
+        "            self._ahead.update(range(transaction_id, transaction_id + count))\n",
+        "            pass\n",
+        ("tests/spark/test_epochs.py",),
+    ),
+    Mutant(
+        "a batch of the sink ends before its last row",
+        "waltz_spark.write.epochs",
+        "Done(max(self._read_to, *self._ahead) if self._ahead else self._read_to)",
+        "Done(self._read_to)",
+        ("tests/spark/test_epochs.py",),
+    ),
+    Mutant(
+        "of rows of unknown fate behind another the next scan sees nothing",
+        "waltz_spark.write.epochs",
+        "        if first == oldest and not self._trouble:\n",
+        "        if not self._trouble:\n",
+        ("tests/spark/test_epochs.py",),
+    ),
     # ---- views and the application ---------------------------------------------------------------------------------
     Mutant(
         "changes are taken back in the order they were made",

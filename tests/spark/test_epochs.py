@@ -504,6 +504,86 @@ def test_a_server_that_forgot_its_locks_costs_another_marker() -> None:
     assert sorted(data for _, data in written(world)) == [b"%d" % at for at in range(9)]
 
 
+def marked(attempt: Attempt, at: int) -> tuple[EpochWriter, list[Effect]]:
+    """A writer whose marker is in the log at this id, and behind nothing of its batch."""
+    writer, out = EpochWriter(attempt, at - 1), list[Effect]()
+    writer.start(out)
+    go_on_behind_marker(writer, at, out)
+    assert not out
+    return writer, out
+
+
+def go_on_behind_marker(writer: EpochWriter, at: int, out: list[Effect]) -> None:
+    """The marker that is asked for is committed and read."""
+    (marker,) = out
+    assert isinstance(marker, Append)
+    out.clear()
+    writer.committed(marker.token, at, out)
+    assert out == [Scan(at - 1, at)]
+    out.clear()
+    writer.saw([Seen(at, OWN, MARKER_HEADER, marker.data)])
+    writer.scanned(at, out)
+
+
+OWN = 7
+
+
+@pytest.mark.parametrize("lost_first", [True, False])
+@pytest.mark.parametrize("count", [1, 2])
+def test_own_rows_behind_one_that_was_lost_do_not_count_for_it(lost_first: bool, count: int) -> None:
+    """They are equal, and the log is read once more: what was lost would never be in it."""
+    writer, out = marked(Attempt("sink", 0, "a", 0), 0)
+    writer.offer([Row(0, b"same", add=(("x", 1),)), *[Row(0, b"same")] * count], out, last=True)
+    alone, run = out
+    assert isinstance(alone, Append)
+    assert isinstance(run, AppendRun)
+    out.clear()
+    if lost_first:
+        writer.lost(alone.token, out)
+    writer.committed_run(run.first, 1, count, out)
+    if not lost_first:
+        writer.lost(alone.token, out)
+    assert out == [Scan(0, None)]
+    out.clear()
+    writer.saw([Seen(at, OWN, 0, b"same") for at in range(1, count + 1)])
+    writer.scanned(count, out)
+    go_on_behind_marker(writer, count + 1, out)
+    (again,) = out
+    assert isinstance(again, Append), "it is sent again"
+    out.clear()
+    writer.committed(again.token, count + 2, out)
+    assert out == [Done(count + 2)]
+    assert (writer.appended, writer.found_before) == (count + 1, 0)
+
+
+def test_a_batch_ends_behind_its_last_row_in_whatever_order_verdicts_come() -> None:
+    writer, out = marked(Attempt("sink", 0, "a", 0), 0)
+    writer.offer([Row(0, b"a", write=(("x", 1),)), Row(0, b"b")], out, last=True)
+    probe, run = out
+    assert isinstance(probe, Append)
+    assert isinstance(run, AppendRun)
+    out.clear()
+    writer.committed_run(run.first, 1, 1, out)
+    writer.refused(probe.token, 0, out)  # its lock was taken behind its cut
+    assert writer.rejected == [(Row(0, b"a", write=(("x", 1),)), 0)]
+    assert out == [Done(1)], "or the next batch would take this row for one of its own"
+
+
+@pytest.mark.parametrize("fence_taken_by", [5, 6])
+def test_a_refused_row_is_rejected_only_while_the_fence_stands(fence_taken_by: int) -> None:
+    """Its own marker is 5; who has taken the fence right behind it writes this row, which is not for us to reject."""
+    writer, out = marked(Attempt("sink", 0, "a", 0), 5)
+    row = Row(0, b"a", write=(("x", 1),), cut=3)
+    writer.offer([row], out, last=True)
+    for blocking_id in (3, 6, fence_taken_by):  # its locks are free at the cut; it is refused; by the fence?
+        (asked,) = out
+        assert isinstance(asked, Append)
+        out.clear()
+        writer.refused(asked.token, blocking_id, out)
+    assert writer.rejected == ([(row, 5)] if fence_taken_by == 5 else [])
+    assert out == ([Done(5)] if fence_taken_by == 5 else [Scan(5, None)])
+
+
 def test_markers_of_others_are_not_markers() -> None:
     attempt = Attempt("sink", 3, "a", 1)
     assert decode_marker(encode_marker(attempt, 17)) == attempt

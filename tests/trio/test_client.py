@@ -15,6 +15,7 @@ import trio
 import waltz_trio as waltz
 from tests.trio.small_cluster import small_cluster
 from waltz_core.base.log import MARKER_HEADER
+from waltz_core.client.columns import NO_LOCKS, Columns
 from waltz_trio.client import many
 from waltz_trio.client.connect import parse_url, read_config, run_client
 
@@ -194,6 +195,21 @@ async def test_many_sends_of_a_client_that_is_left_by_an_exception_have_an_unkno
             await pending.outcomes()
         assert "3 appends whose outcome is unknown" in caplog.text
         assert not client._appends.under_way
+
+
+def test_rows_whose_outcome_is_known_are_not_counted_as_unknown() -> None:
+    """They would be failed once more when the client ends, and `outcomes` would then wait without end."""
+    pending, columns = waltz.PendingMany(0), Columns()
+    for data in (b"a", b"b", b"c"):
+        columns.add(0, data, NO_LOCKS)
+    rows = many.Rows(pending, 10, columns, 3, None)
+    assert rows.unjudged() == [10, 11, 12]
+    assert rows.committed([(10, 5)], 0) == 1
+    rows.failed(12, waltz.NotCommittedError(0, "lost"), "lost")
+    assert rows.unjudged() == [11]
+    assert (rows.left, pending.done) == (1, False)
+    assert rows.committed([(11, 6)], 0) == 1
+    assert (rows.left, pending.done) == (0, True)
 
 
 async def test_leaving_waits_for_many_sends_too() -> None:

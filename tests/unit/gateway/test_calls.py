@@ -65,6 +65,18 @@ def test_a_path_is_a_call(given: Asked, call: Any) -> None:
     assert route(TOPICS, given) == call
 
 
+READ = [
+    ("/topics", ""),
+    ("/topics/pay", ""),
+    ("/topics/pay/partition", "of=x"),
+    ("/topics/pay/partitions/1/mark", ""),
+    ("/topics/pay/partitions/1/records", "first=0"),
+    ("/topics/pay/partitions/1/feed", "after=1"),
+    ("/topics/pay/partitions/1/socket", "after=1"),
+]
+"""All that is only read, each with what it needs."""
+
+
 @pytest.mark.parametrize(
     ("given", "status", "code"),
     [
@@ -79,8 +91,9 @@ def test_a_path_is_a_call(given: Asked, call: Any) -> None:
         (asked("/topics/pay/partitions/1e0/mark"), 404, "no-such-partition"),
         (asked("/topics/pay/partitions/١/mark"), 404, "no-such-partition"),
         (asked("/topics/pay/partitions/1/append"), 405, "wrong-method"),
-        (asked("/topics/pay/partitions/1/mark", method="POST"), 405, "wrong-method"),
-        (asked("/topics/pay/partitions/1/mark", "x=1"), 400, "unknown-parameter"),
+        *((asked(path, query, method="POST"), 405, "wrong-method") for path, query in READ),
+        *((asked(path, f"{query}&x=1"), 400, "unknown-parameter") for path, query in READ),
+        (asked("/topics/pay/partitions/1/append", "x=1", method="POST"), 400, "unknown-parameter"),
         (asked("/topics/pay/partitions/1/records"), 400, "missing-parameter"),
         (asked("/topics/pay/partitions/1/records", "first=1&first=2"), 400, "bad-parameter"),
         (asked("/topics/pay/partitions/1/records", "first=-1"), 400, "bad-parameter"),
