@@ -143,6 +143,16 @@ def test_nothing_is_freed_where_nothing_is_said_of_it() -> None:
     assert start_of(cluster) == 0
 
 
+def test_what_was_wrong_is_over_once_a_file_is_written_also_where_nothing_is_freed() -> None:
+    cluster = opened({"keep": None})
+    cluster.agents[0].away = True
+    fill(cluster)
+    assert archive_of(cluster).trouble == "the archive is away"
+    cluster.agents[0].away = False
+    archived(cluster)
+    until(cluster, lambda: archive_of(cluster).trouble == "", 1_000)
+
+
 @pytest.mark.parametrize("version", [max(versions_0132.CLIENT), None])
 def test_a_client_that_begins_before_the_log_start_is_fed_through_the_archive(version: int | None) -> None:
     cluster = opened()

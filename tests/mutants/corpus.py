@@ -295,6 +295,13 @@ CORPUS: tuple[Mutant, ...] = (
         "        member.mark += member.writing + 1\n",
     ),
     Mutant(
+        "appends of an older generation are kept over a gap, and those of the new one refused",
+        "server.appender",
+        "if req_generation(append.req_id) == generation else others",
+        "if req_generation(append.req_id) != generation else others",
+        ("tests/unit/server/test_appender.py",),
+    ),
+    Mutant(
         "a stale tail of who took no part in the last session becomes the log",
         "store.last_resort",
         "    candidates = took_part or here\n",
