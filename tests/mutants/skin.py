@@ -134,6 +134,13 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/unit/server/test_step_budget.py",),
     ),
     Mutant(
+        "one expensive request takes the turns of all others for as long as it costs",
+        "server.step_budget",
+        "self._turns.left = max(self._turns.left - used, -_BUSY_TURNS_OWED)",
+        "self._turns.left -= used",
+        ("tests/unit/server/test_step_budget.py",),
+    ),
+    Mutant(
         "the disk of a proxy holds a file too many",
         "proxy.cache",
         "while len(self._files) > FILES:",

@@ -46,6 +46,7 @@ _BUSY_MS = 50  # after appends were last seen to wait: their client's next ones 
 _BUSY_AT_ONCE = 250  # in such times: cost a millisecond of what is handled at once, a sixth of the time
 _BUSY_TURNS = 50  # and of turns
 _BUSY_TURNS_COST = 200  # of turns in one step then; otherwise each step has some, and one follows another
+_BUSY_TURNS_OWED = 5_000  # a tenth of a second of turns: who asks for much, rarely, holds others up no longer
 
 
 class StepBudget:
@@ -107,7 +108,7 @@ class StepBudget:
     def end(self, left: int) -> None:
         """The turns of this step are over, and left so much of what they might have cost; below 0: they cost more."""
         used = self._measure - left
-        self._turns.left -= used
+        self._turns.left = max(self._turns.left - used, -_BUSY_TURNS_OWED)
         self._debt = max(0, self._debt + self._spent + used - _STEP_COST)
         self._spent = 0
 

@@ -77,3 +77,18 @@ def test_while_appends_wait_the_time_that_passes_bounds_the_rest_and_for_a_while
     step.end(50)
     assert step.turns(51) == 1000
     assert step.next_turns(51) == 51
+
+
+def test_what_one_request_costs_holds_up_the_turns_of_others_for_a_tenth_of_a_second_at_most() -> None:
+    """Figures of 512 partitions cost a second and a half of turns: a monitor would leave the others none."""
+    step = budget(512, undecided=True)
+    cost = step.cost(messages.StatisticsRequest(REQ, -1, ()))
+    left = step.turns(0)
+    step.end(left - cost)
+    handled, now = 0, 0
+    while handled <= 0:
+        now += 1
+        for _ in range(5):  # steps come by the thousand while appends do
+            handled = step.turns(now)
+            step.end(handled)
+    assert now == 101
