@@ -165,6 +165,18 @@ class World:
         ]
         self.tell(rec.ReplicaFailed(replica, reason))
 
+    def take_reads(self) -> list[rec.ReadRecords]:
+        """The reads that are pending, for a test that answers them itself."""
+        reads = [effect for effect in self.pending if isinstance(effect, rec.ReadRecords)]
+        for read in reads:
+            self.pending.remove(read)
+        return reads
+
+    def deny_reads(self) -> None:
+        """No source can read the first record that it is asked for."""
+        for read in self.take_reads():
+            self.tell(rec.RecordsDenied(read.source, read.target, read.first))
+
     def announce(self) -> None:
         """Another session announces itself."""
         self.metadata = PartitionMetadata(

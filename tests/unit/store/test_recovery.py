@@ -145,14 +145,13 @@ def test_what_is_read_above_the_decided_mark_is_not_written() -> None:
     world.settle()
     world.arrive("d")
     world.settle(copying)
-    read = next(effect for effect in world.pending if isinstance(effect, rec.ReadRecords))
+    (read,) = world.take_reads()
     assert (read.first, read.count) == (1, 4)
     records = tuple(storages["a"].log[1:])
     for replica in "bc":
         world.arrive(replica)
         world.settle(copying)
     assert world.recovery.resolved == 2
-    world.pending.remove(read)
     world.tell(rec.RecordsRead("a", "d", records))
     write = next(effect for effect in world.pending if isinstance(effect, rec.WriteRecords))
     assert [record.transaction_id for record in write.records] == [1, 2]
@@ -171,8 +170,7 @@ def test_nothing_is_written_when_the_target_needs_nothing_any_more(cut: bool) ->
         world.arrive(replica)
         world.settle(hang)
     assert world.recovery.resolved == 2
-    read = next(effect for effect in world.pending if isinstance(effect, rec.ReadRecords))
-    world.pending.remove(read)
+    (read,) = world.take_reads()
     world.tell(rec.RecordsRead("a", read.target, tuple(make_record(n, 1) for n in (3, 4))))
     world.settle()
     assert not any(isinstance(call, rec.WriteRecords) for call in world.calls)
@@ -706,8 +704,7 @@ def test_a_source_that_is_damaged_is_put_aside_for_that_record_and_another_one_a
     world.settle(held=copying)
     (read,) = (effect for effect in world.pending if isinstance(effect, rec.ReadRecords))
     other = {"a": "b", "b": "a"}[read.source]
-    world.pending.remove(read)
-    world.tell(rec.RecordsDenied(read.source, "c", read.first))
+    world.deny_reads()
     (again,) = (effect for effect in world.pending if isinstance(effect, rec.ReadRecords))
     assert (again.source, again.first) == (other, read.first)
     world.settle()
@@ -722,13 +719,9 @@ def test_a_record_that_no_source_gives_out_is_said_once_and_asked_for_again() ->
     world.arrive("c")
     for _ in range(3):
         world.settle(held=copying)
-        for read in [effect for effect in world.pending if isinstance(effect, rec.ReadRecords)]:
-            world.pending.remove(read)
-            world.tell(rec.RecordsDenied(read.source, "c", read.first))
+        world.deny_reads()
         world.settle(held=copying)
-        for read in [effect for effect in world.pending if isinstance(effect, rec.ReadRecords)]:
-            world.pending.remove(read)
-            world.tell(rec.RecordsDenied(read.source, "c", read.first))
+        world.deny_reads()
         assert not world.pending
         due = world.recovery.deadline()
         assert due is not None
@@ -750,9 +743,7 @@ def test_a_record_that_no_source_gives_out_for_a_comparison_is_said_once_and_ask
     def deny() -> None:
         """The reads of a and b that hang are refused; n reads its own."""
         world.settle(held=lambda effect: isinstance(effect, rec.ReadRecords) and effect.source != "n")
-        for read in [effect for effect in world.pending if isinstance(effect, rec.ReadRecords)]:
-            world.pending.remove(read)
-            world.tell(rec.RecordsDenied(read.source, "n", read.first))
+        world.deny_reads()
 
     for _ in range(2):
         deny()
@@ -776,8 +767,7 @@ def test_sources_that_are_damaged_in_different_records_serve_together_without_a_
     damaged = {"a": 1, "b": 2}
     while not world.told_of(rec.ReplicaReady)[2:]:
         world.settle(held=lambda effect: isinstance(effect, rec.ReadRecords))
-        for read in [effect for effect in world.pending if isinstance(effect, rec.ReadRecords)]:
-            world.pending.remove(read)
+        for read in world.take_reads():
             if damaged[read.source] == read.first:
                 world.tell(rec.RecordsDenied(read.source, "c", read.first))
             else:  # one, as more would end with a damaged one or the end
