@@ -758,8 +758,8 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "a proxy's cache keeps files that nobody will delete",
         "waltz_trio.node.proxy_cache",
-        "            self._take_lock()\n            self._clear()\n",
-        "            self._take_lock()\n",
+        "            if stay := self._clear():\n",
+        '            if stay := "":\n',
         ("tests/trio/test_proxy_cache.py",),
     ),
     Mutant(

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trio
 
+from waltz_core.base.errors import ConfigError
 from waltz_core.proxy.cache import CacheData, CacheDrop, CacheEffect, CacheFailed, CacheRead, CacheWrite, Place
 from waltz_trio.node.proxy_cache import CacheEvent, ProxyCache
 
@@ -19,6 +21,7 @@ class Desk:
 
     def __init__(self, directory: Path) -> None:
         self.said: list[CacheEvent] = []
+        self.stay = ""  # what could not be deleted at the end
         self._token = 0
         self._news = trio.Event()
         self.cache = ProxyCache(directory, self._post)
@@ -56,7 +59,7 @@ async def opened(directory: Path) -> AsyncIterator[Desk]:
         nursery.start_soon(desk.cache.run)
         yield desk
         nursery.cancel_scope.cancel()
-    desk.cache.close()
+    desk.stay = desk.cache.close()
 
 
 def names(directory: Path) -> list[str]:
@@ -118,3 +121,35 @@ async def test_a_disk_that_failed_is_told_once_given_its_room_back_and_written_n
         (tmp_path / "cache-3").symlink_to(tmp_path / "nowhere")
         await desk.do(CacheWrite(3, b"five"))
         assert desk.failures() == [f"{os.strerror(errno.ELOOP)}: {tmp_path / 'cache-1'}"]
+
+
+STAY = f"cache-0 ({os.strerror(errno.EISDIR)}), cache-2 ({os.strerror(errno.EISDIR)})"
+
+
+async def test_a_cache_does_not_begin_with_files_that_it_cannot_delete_and_names_all_of_them(tmp_path: Path) -> None:
+    """It would append behind what it does not know. What can be deleted is, and the directory is free again."""
+    for name in ("cache-0", "cache-2"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "cache-1").touch()
+    (tmp_path / "cache-3").touch()
+    with pytest.raises(ConfigError) as caught:
+        Desk(tmp_path)
+    text = f"{tmp_path} must be empty, but cannot be emptied: {STAY}; delete what is named"
+    assert str(caught.value) == f"proxy.cache.directory: {text}"
+    assert names(tmp_path) == ["cache-0", "cache-2", "lock"]
+    for name in ("cache-0", "cache-2"):
+        (tmp_path / name).rmdir()
+    async with opened(tmp_path) as desk:
+        await desk.do(CacheWrite(0, b"mine"))
+
+
+async def test_one_file_that_cannot_be_deleted_keeps_no_other_on_the_disk(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        await desk.do(CacheWrite(1, b"one"), CacheWrite(3, b"three"))
+        for name in ("cache-0", "cache-2"):
+            (tmp_path / name).mkdir()
+        await desk.do(CacheWrite(0, b"x"))
+        assert names(tmp_path) == ["cache-0", "cache-2", "lock"]
+        why = os.strerror(errno.EISDIR)
+        assert desk.failures() == [f"{why}: {tmp_path / 'cache-0'}; these files stay: {STAY}"]
+    assert desk.stay == STAY

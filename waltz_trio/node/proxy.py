@@ -197,8 +197,9 @@ class ProxyProcess(NodeProcess):
     async def _let_go(self) -> None:
         if self._socket is not None:
             self._socket.close()
-        if self._cache is not None:
-            self._cache.close()
+        if self._cache is not None and (stay := self._cache.close()):
+            text = f"files of {self._parsed.cache_directory} cannot be deleted: {stay}; delete them by hand"
+            self.report(Level.WARNING, text)
 
     # ---- health and metrics ----------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 from collections.abc import Callable, Sequence
@@ -42,7 +41,10 @@ class ProxyCache:
                 raise ConfigError(f"{_DIRECTORY_KEY}: {text}: give the cache a directory of its own")
             self._lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             self._take_lock()
-            self._clear()
+            if stay := self._clear():
+                os.close(self._lock)
+                text = f"{directory} must be empty, but cannot be emptied: {stay}; delete what is named"
+                raise ConfigError(f"{_DIRECTORY_KEY}: {text}")
         except OSError as error:
             raise ConfigError(f"{_DIRECTORY_KEY}: {directory} cannot be used: {error.strerror}") from error
 
@@ -53,9 +55,15 @@ class ProxyCache:
             os.close(self._lock)
             raise ConfigError(f"{_DIRECTORY_KEY}: another proxy uses {self._directory}") from None
 
-    def _clear(self) -> None:
-        for path in self._directory.glob(f"{_PREFIX}*"):
-            path.unlink()
+    def _clear(self) -> str:
+        """Delete all files; says which of them stay, and why."""
+        stay: list[str] = []
+        for path in sorted(self._directory.glob(f"{_PREFIX}*")):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                stay.append(f"{path.name} ({error.strerror})")
+        return ", ".join(stay)
 
     def perform(self, effect: CacheEffect) -> None:
         """Do something soon, after what was asked before."""
@@ -79,11 +87,11 @@ class ProxyCache:
             try:
                 self._change(effect)
             except OSError as error:
+                stay = self._clear()
                 if not self._failed:
-                    events.append(CacheFailed(f"{error.strerror}: {self._path(effect.file)}"))
+                    left = f"; these files stay: {stay}" if stay else ""
+                    events.append(CacheFailed(f"{error.strerror}: {self._path(effect.file)}{left}"))
                 self._failed = True
-                with contextlib.suppress(OSError):
-                    self._clear()
         return events
 
     def _read(self, effect: CacheRead) -> bytes | None:
@@ -116,11 +124,11 @@ class ProxyCache:
     def _path(self, file: int) -> Path:
         return self._directory / f"{_PREFIX}{file}"
 
-    def close(self) -> None:
-        """Delete what is there, and let the directory go."""
-        with contextlib.suppress(OSError):
-            self._clear()
+    def close(self) -> str:
+        """Delete what is there, and let the directory go; says what stays, and why."""
+        stay = self._clear()
         os.close(self._lock)
+        return stay
 
 
 def _is_ours(name: str) -> bool:
