@@ -105,33 +105,50 @@ def refuse_other_kinds(value: Any, wanted: Any) -> None:
         TypeError: text stands where bytes are wanted, or bytes where text is; or a key is no text, and no type says
             what it is.
     """
+    _refuse(value, wanted, type(value).__name__ if _has_fields(value) else "value")
+
+
+def _refuse(value: Any, wanted: Any, where: str) -> None:
+    """`where` is how to get at the value: `Transfer.memo[3]`."""
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     if origin in (typing.Union, types.UnionType):
         parts = [part for part in arguments if part is not type(None)]
-        refuse_other_kinds(value, parts[0] if len(parts) == 1 else None)
+        _refuse(value, parts[0] if len(parts) == 1 else None, where)
     elif isinstance(value, str | bytes):
         if wanted in (str, bytes) and not isinstance(value, wanted):
-            raise TypeError(f"expected {wanted.__name__}, found {value[:80]!r} ({type(value).__name__})")
+            raise TypeError(_other_kind(value, wanted, where))
     elif isinstance(value, dict):
         if origin is not dict or arguments[0] in (str, Any, object):
-            _refuse_other_keys(value)
-        for each in value.values():
-            refuse_other_kinds(each, arguments[1] if origin is dict else None)
+            _refuse_other_keys(value, where)
+        for key, each in value.items():
+            _refuse(each, arguments[1] if origin is dict else None, f"{where}[{key!r}]")
     elif isinstance(value, list | tuple):
         fixed = origin is tuple and Ellipsis not in arguments
         for at, each in enumerate(value):
-            at = at if fixed else 0
-            refuse_other_kinds(each, arguments[at] if origin in (list, tuple) and at < len(arguments) else None)
-    elif attrs.has(type(value)) or dataclasses.is_dataclass(value) or hasattr(type(value), "__struct_fields__"):
+            place = at if fixed else 0
+            part = arguments[place] if origin in (list, tuple) and place < len(arguments) else None
+            _refuse(each, part, f"{where}[{at}]")
+    elif _has_fields(value):
         for name, hint in typing.get_type_hints(type(value)).items():
             if hasattr(value, name):
-                refuse_other_kinds(getattr(value, name), hint)
+                _refuse(getattr(value, name), hint, f"{where}.{name}")
 
 
-def _refuse_other_keys(value: dict[Any, Any]) -> None:
+def _has_fields(value: Any) -> bool:
+    kind = type(value)
+    return attrs.has(kind) or dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__")
+
+
+def _other_kind(value: str | bytes, wanted: type, where: str) -> str:
+    way = "encode the text" if wanted is bytes else "decode the bytes"
+    kind = type(value).__name__
+    return f"{where}: expected {wanted.__name__}, found {value[:80]!r} ({kind}): {way}, or declare it as {kind}"
+
+
+def _refuse_other_keys(value: dict[Any, Any], where: str) -> None:
     for key in value:
         if not isinstance(key, str):
             raise TypeError(
-                f"keys of a dict are text in JSON, found {key!r} ({type(key).__name__}): write str({key!r}), or name "
-                "their type, such as Json(dict[int, int])"
+                f"{where}: keys of a dict are text in JSON, found {key!r} ({type(key).__name__}): write str({key!r}), "
+                "or name their type, such as Json(dict[int, int])"
             )
