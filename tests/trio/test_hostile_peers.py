@@ -52,7 +52,8 @@ def reset(peer: socket.socket) -> None:
 async def serves(nursery: trio.Nursery, server: Side, endpoint: Endpoint, data: bytes = b"hello") -> None:
     """An honest client is served."""
     client = await client_side(nursery, endpoint)
-    await client.machine.first(Dialed)
+    await client.machine.until(client.machine.is_told)
+    assert client.machine.count(Dialed), client.machine.events
     client.do(Send(-1, data))
     await server.machine.until(lambda: data in server.machine.received())
 
