@@ -278,4 +278,32 @@ ARCHIVING = (
         "            case ArchiveFailed(reason=reason):\n",
         _KILLS,
     ),
+    Mutant(
+        "an archive that is just being started cannot be given up",
+        "waltz_trio.node.archive_agent",
+        "        if self._given_up:\n",
+        "        if False:\n",
+        ("tests/spark/test_archive_process.py",),
+    ),
+    Mutant(
+        "an archive that is to begin anew goes on",
+        "waltz_trio.node.archive_agent",
+        "            self.abandon()\n            return\n",
+        "            return\n",
+        ("tests/spark/test_archive_process.py",),
+    ),
+    Mutant(
+        "an archive is asked again what has failed",
+        "waltz_trio.node.archive_agent",
+        "            self._asked.clear()\n            self._unsent.clear()\n",
+        "            self._asked.clear()\n",
+        ("tests/spark/test_archive_process.py",),
+    ),
+    Mutant(
+        "records that an archive has taken are kept",
+        "waltz_trio.node.archive_agent",
+        "                    self._asked.pop(answer.ticket, None)\n",
+        "                    pass\n",
+        ("tests/spark/test_archive_process.py",),
+    ),
 )

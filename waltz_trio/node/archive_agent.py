@@ -53,6 +53,7 @@ class ArchiveAgent:
         self._unsent = bytearray()
         self._wanted = trio.Event()
         self._process: trio.Process | None = None
+        self._given_up = False  # what was asked so far is not waited for
 
     def perform(self, effect: ArchiveEffect) -> None:
         """Ask, or give up what was asked."""
@@ -65,6 +66,7 @@ class ArchiveAgent:
 
     def abandon(self) -> None:
         """Kill it; what was asked has failed."""
+        self._given_up = bool(self._asked)
         if self._process is not None:
             self._process.kill()
 
@@ -73,6 +75,7 @@ class ArchiveAgent:
         while True:
             await self._wanted.wait()
             reason = await self._life()
+            self._given_up = False
             failed = [ArchiveFailed(ticket, reason) for ticket in self._asked]
             self._asked.clear()
             self._unsent.clear()
@@ -88,6 +91,8 @@ class ArchiveAgent:
         except OSError as error:
             return f"its process cannot be started: {error.strerror}"
         self._process = process
+        if self._given_up:
+            process.kill()  # it was just being started then
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._tell, process)
