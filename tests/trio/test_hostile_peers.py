@@ -421,6 +421,20 @@ async def test_the_log_names_who_keeps_more_http_connections_than_there_are_plac
         await line_of(reports, "too many HTTP connections")
 
 
+async def test_of_connections_that_are_gone_nothing_is_kept(nursery: trio.Nursery) -> None:
+    server = HttpServer(lambda request: text(""))
+    port = server.listen("127.0.0.1", 0, "port")
+    nursery.start_soon(server.run)
+    for _ in range(3):
+        async with await trio.open_tcp_stream("127.0.0.1", port) as peer:
+            await peer.send_all(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+            async for _ in peer:
+                pass
+    with trio.fail_after(10):
+        while server._open or server._turns._rule._unclaimed:
+            await trio.testing.wait_all_tasks_blocked(0.01)
+
+
 async def test_who_is_answered_keeps_its_connection_however_many_others_come(nursery: trio.Nursery) -> None:
     reports: list[str] = []
     endpoint = await http_server(nursery, reports)
@@ -672,6 +686,49 @@ async def test_who_rests_has_what_nobody_takes(
         busy.on = False
         await turns.turn(1, "heavy", REQUEST)
     assert trio.current_time() == begun
+
+
+async def test_all_who_rest_have_what_nobody_takes(
+    nursery: trio.Nursery, turns_of: Callable[[float, int], Turns], autojump_clock: trio.testing.MockClock
+) -> None:
+    turns, begun = turns_of(1e6, 1_000), trio.current_time()
+    with turns.under_way("honest"):
+        await turns.turn(1, "heavy", 1_000 * REQUEST)
+        async with trio.open_nursery() as resting:
+            for conn in range(1, 5):
+                resting.start_soon(turns.turn, conn, "heavy", PIECE)
+    assert trio.current_time() == begun
+
+
+async def test_when_who_rested_is_done_nothing_wakes_the_process(turns_of: Callable[[float, int], Turns]) -> None:
+    turns = turns_of(1e6, 1_000)
+    with turns.under_way("honest"):
+        for _ in range(3):
+            await turns.turn(1, "heavy", 1_000 * REQUEST)
+    with trio.fail_after(10):
+        await trio.testing.wait_all_tasks_blocked(0.01)
+
+
+async def test_what_is_done_beside_the_requests_of_a_caller_counts_for_him_and_not_for_his_address(
+    nursery: trio.Nursery, turns_of: Callable[[float, int], Turns], autojump_clock: trio.testing.MockClock
+) -> None:
+    """The clock stands while somebody is busy: who rests goes on resting."""
+    turns, busy, done = turns_of(1e6, 1_000), Busy(), list[str]()
+    work = Work(turns, 1, "address", lambda: None)
+    work.belongs_to("heavy")
+
+    async def ask(conn: int, owner: str) -> None:
+        await turns.turn(conn, owner, PIECE)
+        done.append(owner)
+
+    nursery.start_soon(busy.run)
+    with turns.under_way("honest"):
+        await work.beside().turn(1_000 * REQUEST)
+        nursery.start_soon(ask, 2, "heavy")
+        nursery.start_soon(ask, 3, "address")
+        await busy.after(100)
+        assert done == ["address"]
+    busy.on = False
 
 
 async def test_while_requests_are_too_many_who_rests_waits_for_their_rate(

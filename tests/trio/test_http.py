@@ -263,3 +263,25 @@ async def test_who_sends_requests_ahead_beside_one_who_waits_has_a_line_in_the_l
         with trio.fail_after(60):
             await told.wait()
         answer.set()
+
+
+@pytest.mark.parametrize("size", [8, 9])
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunks"])
+async def test_a_body_may_be_as_long_as_the_limit_and_no_longer(
+    nursery: trio.Nursery, size: int, chunked: bool
+) -> None:
+    limits = HttpLimits(connections_max=10, streams_max=0, rate=1e6, burst=1000, body_max=8, bodies_max=10_000)
+    server = HttpServer(lambda request: text(request.body.decode()), limits=limits)
+    port = server.listen("127.0.0.1", 0, "port")
+    nursery.start_soon(server.run)
+    head = b"POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
+    body = b"x" * size
+    sent = b"Content-Length: %d\r\n\r\n%s" % (size, body)
+    if chunked:
+        chunks = b"5\r\nxxxxx\r\n%d\r\n%s\r\n0\r\n\r\n" % (size - 5, body[5:])
+        sent = b"Transfer-Encoding: chunked\r\n\r\n" + chunks
+
+    answer = await exchange(port, head + sent)
+
+    assert answer.startswith(b"HTTP/1.1 %d " % (200 if size == 8 else 413))
+    assert answer.endswith(body) == (size == 8)
