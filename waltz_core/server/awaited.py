@@ -51,7 +51,7 @@ def awaited_by(pending: Iterable[Awaited], repairs: Iterable[tuple[int, str]] = 
 
 def awaited_of(own: Counter[str], requests: Iterable[Request]) -> tuple[tuple[str, int], ...]:
     """What a partition awaits: its own, and what its store session has asked of replicas."""
-    asked = Counter(map(described, requests))
+    asked = [described(request) for request in requests]
     if asked:
-        return tuple((own + asked).items())
-    return tuple(own.items())  # in a quiet partition adding would cost more than all the rest of its snapshot
+        return tuple((own + Counter(asked)).items())
+    return tuple(own.items())  # in a quiet partition counting would cost more than all the rest of its snapshot

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -18,6 +20,7 @@ from waltz_core.wire.shared import ARCHIVE_TROUBLE, AWAITED, UNUSABLE, Statistic
 RESPONSE_BOUNDS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
 """Milliseconds: the upper bounds of the buckets into which appends are counted."""
 
+_WITHIN = tuple(f"response-within-ms.{bound}" for bound in RESPONSE_BOUNDS)
 _HOT_LOCKS = 8  # of each partition
 CLIENTS_LISTED = 100  # those with the largest lags
 
@@ -179,9 +182,11 @@ def chosen(
     Args:
         of_process, of_partitions: figures, which are made only as far as they are wanted.
     """
-    wanted = tuple(prefixes) or ("",)
     groups = [of_process] if partition_id == -1 else []
     groups += [figures for number, figures in of_partitions if partition_id in (-1, number)]
+    if not prefixes:
+        return tuple(itertools.chain.from_iterable(groups))
+    wanted = tuple(prefixes)
     return tuple(statistic for figures in groups for statistic in figures if statistic.name.startswith(wanted))
 
 
@@ -206,20 +211,26 @@ def _partition_statistics(partition: PartitionSnapshot) -> Iterator[Statistic]:
     yield Statistic("pending-append", number, partition.pending)
     yield Statistic("real-time-feeds", number, partition.live_feeds)
     yield Statistic("catchup-feeds", number, partition.lagging_feeds)
-    took = sum(milliseconds * count for milliseconds, count in partition.response_times)
-    count = sum(count for _, count in partition.response_times)
-    yield Statistic("response-latency-mean-ms", number, took / count if count else 0.0)
-    if count:
-        for bound in RESPONSE_BOUNDS:
-            within = sum(some for milliseconds, some in partition.response_times if milliseconds <= bound)
-            yield Statistic(f"response-within-ms.{bound}", number, within)
-        yield Statistic("response-count", number, count)
+    yield from _response_statistics(number, partition.response_times)
     for text, count in partition.awaited:
         yield Statistic(f"{AWAITED}{text}", number, count)
     if partition.archive is not None:
         yield from _archive_statistics(number, partition.high_water_mark, partition.archive)
     for lock_hash, refusals in partition.hot_locks:
         yield Statistic(f"hot-lock.{lock_hash}", number, refusals)
+
+
+def _response_statistics(number: int, response_times: Iterable[tuple[int, int]]) -> Iterator[Statistic]:
+    took = 0
+    buckets = [0] * (len(RESPONSE_BOUNDS) + 1)  # the last one: above all bounds
+    for milliseconds, count in response_times:
+        took += milliseconds * count
+        buckets[bisect_left(RESPONSE_BOUNDS, milliseconds)] += count
+    *within, count = itertools.accumulate(buckets)
+    yield Statistic("response-latency-mean-ms", number, took / count if count else 0.0)
+    if count:
+        yield from map(Statistic, _WITHIN, itertools.repeat(number), within)
+        yield Statistic("response-count", number, count)
 
 
 def _archive_statistics(number: int, mark: int, archive: ArchiveSnapshot) -> Iterator[Statistic]:

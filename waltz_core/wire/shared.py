@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from struct import Struct
 
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
@@ -121,4 +122,23 @@ STACK = list_of(structure(StackFrame, {"class_name": TEXT, "method": TEXT, "file
 ENDPOINTS = list_of(structure(Endpoint, {"host": TEXT, "port": INT32}))
 ID_RANGES = list_of(structure(IdRange, {"first_id": INT64, "last_id": INT64}))
 SUSPECTS = list_of(structure(SuspectRange, {"first_id": INT64, "last_id": INT64, "cause": INT8}))
-STATISTICS = list_of(structure(Statistic, {"name": TEXT, "partition_id": INT32, "value": FLOAT64}))
+
+
+def _write_statistics(out: bytearray, statistics: tuple[Statistic, ...]) -> None:
+    """As the structure is written, with few calls for each: a server of many partitions has thousands of figures."""
+    INT32.write(out, len(statistics))
+    rest, names = _FIGURE.pack, dict[str, bytes]()  # the same figures of each partition have the same names
+    for statistic in statistics:
+        name = names.get(statistic.name)
+        if name is None:
+            text = bytearray()
+            TEXT.write(text, statistic.name)
+            name = names[statistic.name] = bytes(text)
+        out += name
+        out += rest(statistic.partition_id, statistic.value)
+
+
+_FIGURE = Struct(">id")  # a figure without its name
+STATISTICS = list_of(structure(Statistic, {"name": TEXT, "partition_id": INT32, "value": FLOAT64}))._replace(
+    write=_write_statistics
+)

@@ -10,7 +10,9 @@ from waltz_core.base.errors import ChecksumError, ProtocolError
 from waltz_core.wire.primitives import (
     BOOL,
     DATA,
+    FLOAT64,
     INT16,
+    INT32,
     INT_LIST,
     INTS,
     STRING,
@@ -23,8 +25,10 @@ from waltz_core.wire.primitives import (
     list_of,
     optional,
     read_count,
+    structure,
     verify,
 )
+from waltz_core.wire.shared import STATISTICS, Statistic
 
 
 @pytest.mark.parametrize(("byte", "value"), [(0, False), (1, True), (2, False), (255, False)])
@@ -115,3 +119,15 @@ def test_checksums_are_signed() -> None:
     verify(b"a", checksum_of(b"a"))
     with pytest.raises(ChecksumError, match="checksum error: 1 announced, 1 bytes of data"):
         verify(b"a", 1)
+
+
+@given(
+    st.lists(st.builds(Statistic, st.text(max_size=9), st.integers(-(1 << 31), (1 << 31) - 1), st.floats()), max_size=9)
+)
+def test_figures_are_written_as_their_structure_is(figures: list[Statistic]) -> None:
+    """They are written in a loop of their own, which knows each name once."""
+    plain, written = bytearray(), bytearray()
+    figure = structure(Statistic, {"name": TEXT, "partition_id": INT32, "value": FLOAT64})
+    list_of(figure).write(plain, (*figures, *figures))
+    STATISTICS.write(written, (*figures, *figures))
+    assert written == plain
