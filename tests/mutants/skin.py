@@ -129,8 +129,8 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "figures of all partitions cost what figures of a small server do",
         "server.step_budget",
-        "        return cost + each * len(self._partitions.served)\n",
-        "        return cost + each\n",
+        "cost + each * self._count(message)",
+        "cost + each",
         ("tests/unit/server/test_step_budget.py",),
     ),
     Mutant(

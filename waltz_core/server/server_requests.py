@@ -148,7 +148,8 @@ class ServerRequests:
     ) -> None:
         partitions, preferred = request.partitions, self._cluster.preferred
         adds = isinstance(request, messages.AddPreferredPartitionRequest)
-        kept = preferred if adds else [partition_id for partition_id in preferred if partition_id not in partitions]
+        named = frozenset(partitions)  # a client may name many, and some again and again
+        kept = preferred if adds else [partition_id for partition_id in preferred if partition_id not in named]
         wanted: dict[int, None] = {**dict.fromkeys(kept), **dict.fromkeys(partitions if adds else ())}
         done = self._prefer(now, conn, partitions, wanted)
         what = f"{'prefer' if adds else 'do not prefer'} partitions {_shown(partitions)}"

@@ -32,12 +32,14 @@ _COSTS: dict[type, int] = dict.fromkeys(APPENDS, 1) | {
     messages.ClusterInfoRequest: 10,
     messages.CheckStorageConnectivityRequest: 15,
 }
-_COSTS_PER_PARTITION: dict[type, int] = {  # on top, of requests that are answered for every partition served here
-    messages.StatisticsRequest: 165,  # some 45 figures, which are made and encoded for each answer
+_COSTS_PER_PARTITION: dict[type, int] = {  # on top, for each partition that a request is about
+    messages.StatisticsRequest: 80,  # some 45 figures, which are made and encoded for each answer
     messages.PartitionStatusRequest: 6,
     messages.ServerPartitionsHealthStatRequest: 2,
     messages.ServerPartitionsAssignmentRequest: 1,
     messages.ClusterInfoRequest: 1,
+    messages.AddPreferredPartitionRequest: 1,
+    messages.RemovePreferredPartitionRequest: 1,
 }
 TURN_COST = 100  # of what one connection has handled before the next one has its turn
 _AT_ONCE_COST = 500  # of a batch that does not wait for its turn
@@ -68,11 +70,17 @@ class StepBudget:
         kind = type(message)
         cost = _COSTS.get(kind, _REQUEST_COST)
         each = _COSTS_PER_PARTITION.get(kind)
-        if each is None:
-            return cost
-        if type(message) is messages.StatisticsRequest and message.partition_id >= 0:
-            return cost + each
-        return cost + each * len(self._partitions.served)
+        return cost if each is None else cost + each * self._count(message)
+
+    def _count(self, message: messages.ClientMessage) -> int:
+        """The partitions that a request is about: those that it names, or all that are served."""
+        match message:
+            case messages.AddPreferredPartitionRequest() | messages.RemovePreferredPartitionRequest():
+                return len(message.partitions)
+            case messages.StatisticsRequest(partition_id=named) if named >= 0:
+                return 1
+            case _:
+                return len(self._partitions.served)
 
     def at_once(self, now: int, batch: Sequence[messages.ClientMessage]) -> bool:
         """Whether a batch is so small that nobody minds if it is handled before its turn."""

@@ -28,16 +28,21 @@ def over(served: Served) -> StepBudget:
     return StepBudget(served)  # type: ignore[arg-type]  # of partitions it needs these two
 
 
-def test_what_is_answered_for_every_partition_costs_by_their_number() -> None:
+def test_a_request_about_several_partitions_costs_by_their_number() -> None:
+    """Those that it names; of one that names none, all that are served."""
     assert [budget(count).cost(STATUS) for count in (0, 2, 100)] == [5, 17, 605]
+    one, three = messages.AddPreferredPartitionRequest(REQ, (7,)), messages.AddPreferredPartitionRequest(REQ, (7, 8, 7))
+    assert [budget(count).cost(one) for count in (0, 100)] == [6, 6]
+    assert budget().cost(three) == 8
+    assert budget().cost(messages.RemovePreferredPartitionRequest(REQ, (0,) * 100_000)) == 100_005
 
 
 def test_figures_cost_what_it_takes_to_make_and_encode_them() -> None:
-    """A hundred microseconds for each partition whose figures are asked for; they counted as four."""
+    """Some fifty microseconds for each partition whose figures are asked for; they counted as four."""
     every, other = messages.StatisticsRequest(REQ, -1, ()), messages.StatisticsRequest(REQ, 7, ("append-",))
-    assert [budget(count).cost(every) for count in (1, 100)] == [170, 16_505]
-    assert [budget(count).cost(other) for count in (1, 100)] == [170, 170]
-    assert not budget().at_once(0, [every, every])
+    assert [budget(count).cost(every) for count in (1, 100)] == [85, 8_005]
+    assert [budget(count).cost(other) for count in (1, 100)] == [85, 85]
+    assert not budget(4).at_once(0, [every, every])
 
 
 def test_small_batches_are_handled_at_once_until_the_step_has_its_measure() -> None:
