@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
@@ -186,6 +186,12 @@ async def test_a_silent_server_makes_outcomes_unknown_and_then_the_session_presu
             own_zookeeper.resume()
         peer.heard.clear()
         await peer.connected_again()
+        peer.heard.clear()
+        own_zookeeper.pause()  # again, before anything was asked
+        try:
+            await peer.until(lambda event: event == ZkStateChanged(ZkState.PRESUMED_LOST))
+        finally:
+            own_zookeeper.resume()
 
 
 async def test_the_loop_stays_free_while_thousands_of_requests_wait_for_a_silent_server(
@@ -204,6 +210,108 @@ async def test_the_loop_stays_free_while_thousands_of_requests_wait_for_a_silent
             own_zookeeper.resume()
         answered = [event.ticket for event in peer.heard if isinstance(event, (ZkDone, ZkFailed))]
         assert sorted(answered) == list(range(1, 12_001))
+
+
+class Withheld:
+    """A way to a ZooKeeper on which the answers to requests can be withheld, and nothing else."""
+
+    def __init__(self, hosts: str) -> None:
+        self._host, _, self._port = hosts.partition(":")
+        self.withholding = False
+        self.answers: list[bytes] = []  # withheld
+        self._news = trio.Event()
+        self._client: trio.SocketStream | None = None
+
+    async def pass_on(self, client: trio.SocketStream) -> None:
+        self._client = client
+        server = await trio.open_tcp_stream(self._host, int(self._port))
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            async with client, server, trio.open_nursery() as nursery:
+                nursery.start_soon(self._answers, server)
+                async for data in client:
+                    await server.send_all(data)
+                nursery.cancel_scope.cancel()
+
+    async def _answers(self, server: trio.SocketStream) -> None:
+        buffer, greeted = b"", False
+        assert self._client is not None
+        async for data in server:
+            buffer += data
+            while len(buffer) >= 4 and len(buffer) >= 4 + int.from_bytes(buffer[:4]):
+                end = 4 + int.from_bytes(buffer[:4])
+                frame, buffer = buffer[:end], buffer[end:]
+                number = int.from_bytes(frame[4:8], signed=True)  # below 0: a ping, a watch
+                if self.withholding and greeted and number > 0:
+                    self.answers.append(frame)
+                    self._news.set()
+                else:
+                    await self._client.send_all(frame)
+                greeted = True
+
+    async def withheld(self) -> None:
+        """An answer is there."""
+        with trio.fail_after(PATIENCE):
+            while not self.answers:
+                await self._news.wait()
+                self._news = trio.Event()
+
+    async def let_go(self) -> None:
+        assert self._client is not None
+        self.withholding, answers = False, self.answers
+        self.answers = []
+        for frame in answers:
+            await self._client.send_all(frame)
+
+
+@pytest.fixture
+async def withheld(zookeeper: ZooKeeperServer) -> AsyncIterator[tuple[Withheld, Peer, Peer]]:
+    """Such a way, a session that goes it, and one beside it."""
+    hosts, _, chroot = zookeeper.fresh_chroot().partition("/")
+    way, peer, other = Withheld(hosts), Peer(), Peer()
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, way.pass_on, [listener])
+        near = f"127.0.0.1:{listener.socket.getsockname()[1]}/{chroot}"
+        async with (
+            open_zookeeper(near, peer.deliver, session_timeout_ms=2_000) as store,
+            open_zookeeper(f"{hosts}/{chroot}", other.deliver) as beside,
+        ):
+            peer.store, other.store = store, beside
+            await peer.connected()
+            await other.connected()
+            yield way, peer, other
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_request_whose_answer_does_not_come_in_time_is_unknown_once_and_its_late_answer_no_news(
+    withheld: tuple[Withheld, Peer, Peer],
+) -> None:
+    way, peer, _ = withheld
+    await peer.done(lambda t: ZkCreate(t, "/a", b""))
+    way.withholding = True
+    assert await peer.ask(lambda t: ZkSet(t, "/a", b"1", 0)) is ZkError.OUTCOME_UNKNOWN
+    await way.withheld()
+    await way.let_go()
+    assert (await peer.done(lambda t: ZkGet(t, "/a"))).data == b"1"
+    assert [event.ticket for event in peer.heard if isinstance(event, (ZkDone, ZkFailed))] == [1, 2, 3]
+
+
+async def test_a_node_that_appears_between_two_looks_is_read_and_watched(
+    withheld: tuple[Withheld, Peer, Peer],
+) -> None:
+    way, peer, other = withheld
+    assert peer.store is not None
+    way.withholding = True
+    ticket = peer.ticket()
+    peer.store.submit([ZkGet(ticket, "/late", watch=True)])
+    await way.withheld()  # that it is missing
+    await other.done(lambda t: ZkCreate(t, "/late", b"1"))
+    await way.let_go()
+    answer = await peer.until(lambda event: isinstance(event, (ZkDone, ZkFailed)))
+    assert isinstance(answer, ZkDone)
+    assert (answer.ticket, answer.data) == (ticket, b"1")
+    await other.done(lambda t: ZkSet(t, "/late", b"2", 0))
+    await peer.changed("/late")
 
 
 async def test_a_request_with_an_impossible_path_is_refused(open_store: OpenStore) -> None:

@@ -178,6 +178,7 @@ class ZooKeeperBridge:
         self._closing = False
         self._epoch = 0  # counts changes of the connection's state
         self._suspended_at: float | None = None
+        self._presumed = False  # lost, since then
         self._in_flight: dict[int, tuple[ZkRequest, float]] = {}  # in order of their deadlines
         self._last_call = 0
         self._waiting: deque[ZkRequest] = deque()
@@ -241,7 +242,7 @@ class ZooKeeperBridge:
         self._refuse_waiting()
         if state == KazooState.SUSPENDED:
             if self._suspended_at is None:
-                self._suspended_at = trio.current_time()
+                self._suspended_at, self._presumed = trio.current_time(), False
                 self._timer.set()
             self._emit(ZkStateChanged(ZkState.SUSPENDED))
         elif detail in (KeeperState.AUTH_FAILED, KeeperState.CLOSED):
@@ -278,7 +279,6 @@ class ZooKeeperBridge:
 
     async def run_timers(self) -> None:
         """Deadlines of requests, and the moment from which a silent session must be presumed lost."""
-        presumed = False
         while True:
             now = trio.current_time()
             for call, (request, due) in list(self._in_flight.items()):
@@ -288,15 +288,14 @@ class ZooKeeperBridge:
                 # kazoo cannot take it back: it may still be carried out.
                 self._emit(ZkFailed(request.ticket, ZkError.OUTCOME_UNKNOWN))
             self._fill()
-            lost_at = None if self._suspended_at is None else self._suspended_at + self._timeout
-            if lost_at is None:
-                presumed = False
-            elif not presumed and now >= lost_at:
-                presumed = True
-                self._emit(ZkStateChanged(ZkState.PRESUMED_LOST))
             dues = [due for _, due in self._in_flight.values()][:1]
-            if lost_at is not None and not presumed:
-                dues.append(lost_at)
+            if self._suspended_at is not None and not self._presumed:
+                lost_at = self._suspended_at + self._timeout
+                if now >= lost_at:
+                    self._presumed = True
+                    self._emit(ZkStateChanged(ZkState.PRESUMED_LOST))
+                else:
+                    dues.append(lost_at)
             with trio.move_on_at(min(dues, default=now + 3600)):
                 await self._timer.wait()
             self._timer = trio.Event()
