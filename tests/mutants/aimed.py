@@ -975,6 +975,27 @@ AIMED: tuple[Mutant, ...] = (
         _AHEAD,
     ),
     Mutant(
+        "a connection that has sent statements ahead goes on doing so",
+        "waltz_trio.client.mysql_pipeline",
+        "            self.deferring = False\n            self._failed = None\n",
+        "            self._failed = None\n",
+        _AHEAD,
+    ),
+    Mutant(
+        "a connection to PostgreSQL that breaks without a code ends the view",
+        "waltz_trio.client.postgres_view",
+        "return state is None or state",
+        "return state is not None or state",
+        _DATABASES,
+    ),
+    Mutant(
+        "connections to a MySQL server that was lost are tried one after the other",
+        "waltz_trio.client.mysql_view",
+        "return self._driver.loses_connections(error)",
+        "return False",
+        _DATABASES,
+    ),
+    Mutant(
         "a rebuild that was cut off counts as done",
         "waltz_trio.client.sql_identity",
         "            self.write(cursor, replaced, -self._view.version)\n",

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 import waltz_trio as waltz
+import waltz_trio.client.sql_view
 from tests.trio.small_cluster import SmallCluster, small_cluster
 from tests.trio.test_application import Held, together
 from tests.trio.test_views import REQ, set_mark
@@ -240,6 +241,20 @@ def test_a_view_remembers_what_the_table_of_the_core_does(make_view: MakeView) -
         at += count
         assert [find(view, key) for key in "abc"] == [table.find(key, at - 1) for key in "abc"]
     assert at == len(log)
+
+
+def test_a_catch_up_holds_no_more_keys_than_it_applies_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waltz_trio.client.sql_view, "_AT_ONCE", 2)
+    stored: list[int] = []
+
+    def look(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+        stored.append(db.execute("SELECT COUNT(*) FROM CLIENT_HIGH_WATER_MARK_KEYS").fetchone()[0])
+
+    view = waltz.SqliteView(tmp_path / "view.db", look, keys=waltz.Keys(key_of))
+    view.catch_up({0: 4}, lambda partition, mark: batch(0, list("abcde")).transactions)
+    assert stored == [0, 0, 2, 2, 4]
+    assert [find(view, key) is not None for key in "abcdef"] == [True] * 5 + [False]
+    view.close()
 
 
 def test_keys_survive_a_restart_and_a_failed_batch_leaves_none(tmp_path: Path) -> None:

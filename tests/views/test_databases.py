@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -538,6 +539,23 @@ def test_a_database_that_is_not_there_is_a_mistake_and_a_server_that_is_down_is_
             view.load_mark(0)
         assert view.is_transient(refused.value)
         view.close()
+
+
+def test_of_a_server_that_was_lost_no_connection_is_tried_again(place: Place) -> None:
+    """Each would fail a batch. What an error of no server says is looked at as well: a cut has no SQLSTATE."""
+    view = place.view()
+    view.load_mark(0)
+    with view._session(), view._session():
+        pass
+    for session in view._writers._idle:
+        wire = session._connection if place.kind == "postgres" else session._connection._sock
+        with socket.socket(fileno=os.dup(wire.fileno())) as cut:
+            cut.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(view._errors) as lost:
+        view.commit(transactions(0, 1))
+    assert view.is_transient(lost.value)
+    assert view.commit(transactions(0, 1)) == 1
+    view.close()
 
 
 @pytest.mark.parametrize("where", ["postgresql://x/y", "mysql://host", {}, {"database": "x", "autocommit": True}])

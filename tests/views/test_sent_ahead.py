@@ -99,6 +99,26 @@ def test_a_driver_without_the_inner_methods_waits_for_each_answer(
 # ---- MariaDB ---------------------------------------------------------------------------------------------------------
 
 
+def test_behind_what_was_sent_ahead_a_statement_gets_its_answer_at_once(mariadb: Place) -> None:
+    """On the same connection: an error that came behind the commit would be nobody's."""
+    caught: list[int] = []
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        note_sql(txn, db)
+        if txn.id == 3:
+            try:
+                db.execute("INSERT INTO more VALUES (1), (1)")
+            except pymysql.err.IntegrityError:
+                caught.append(txn.id)
+
+    view = mariadb.view(apply, schema=f"{mariadb.schema}; {MORE}")
+    view.load_mark(0)
+    assert view.commit(transactions(0, 2)) == 2
+    assert view.commit(transactions(3, 3)) == 3
+    assert (caught, ids(view)) == ([3], [0, 1, 2, 3])
+    view.close()
+
+
 def test_an_apply_that_catches_errors_gets_them_and_is_no_longer_sent_ahead(mariadb: Place) -> None:
     ahead: list[bool] = []
 
