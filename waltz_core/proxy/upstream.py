@@ -42,7 +42,7 @@ class CarrierPatience(Patience):
 
     __slots__ = ("flushed_at",)
 
-    flushed_at: int | None  # since when an answer is owed; None: nothing is
+    flushed_at: int | None  # since when an answer is owed, while mounted; None: nothing is. Each mount begins anew
 
     def ends_at(self) -> int | None:
         """When an answer is so late that something must be wrong."""
@@ -116,11 +116,6 @@ class CarrierPartition(ClientPartition):
         """Our role does not include a request: our own mount, or the append of somebody."""
         if not self._mounting.not_allowed(now, req_id):
             self._out.put(Carried(self.partition, ErrorResponse(req_id, ErrorCode.NOT_ALLOWED, text)))
-
-    def on_link_lost(self, now: int) -> None:
-        """The connection it lives on is gone; nothing is owed over it."""
-        self._flushes.flushed_at = None
-        super().on_link_lost(now)
 
 
 class CarrierPartitions(Partitions):

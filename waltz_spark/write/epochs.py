@@ -231,8 +231,7 @@ class EpochWriter:
 
     def offer(self, rows: Iterable[Row], out: list[Effect], *, last: bool = False) -> None:
         """Rows to write."""
-        assert self._phase is _Phase.WRITING
-        assert not self._last
+        assert self.wants_rows
         self._write(rows, out)
         self._last = last
         self._go_on(out)
@@ -368,9 +367,7 @@ class EpochWriter:
         """Rows to be judged, in order; plain ones that follow one another leave together."""
         plain: list[Row] = []
         for row in rows:
-            if self._trouble:
-                self._again.append(row)
-            elif self._there and self._claim(row):
+            if self._there and self._claim(row):
                 self.found_before += 1
             elif row.plain:
                 plain.append(row)

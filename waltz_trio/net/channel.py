@@ -444,8 +444,6 @@ class Channel:
                 chunks.append(chunk)
         except ssl.SSLWantReadError:
             pass
-        except ssl.SSLZeroReturnError:
-            ended = True
         if self._pipe.outgoing.pending and not self._draining and not self._cipher:
             self._touch_now()  # TLS answered by itself (key update)
         return (chunks[0] if len(chunks) == 1 else b"".join(chunks)), ended

@@ -151,6 +151,23 @@ def test_a_flush_that_was_answered_is_owed_no_more() -> None:
     assert carrier.phase is Phase.MOUNTED
 
 
+def test_a_flush_is_owed_no_more_when_its_connection_is_gone() -> None:
+    """What follows owes what was asked of it, from when that was."""
+    desk, node, _ = mounted()
+    assert node.barrier(desk.now, 0) is not None
+    desk.wait(20_000)
+    desk.cut()
+    desk.wait(5_000)
+    desk.connect()
+    (mount,) = [message for message in desk.take() if isinstance(message, MountRequest)]
+    desk.send(MountResponse(mount.req_id, PartitionState.READY))
+    assert node.barrier(desk.now, 0) is not None
+    desk.wait(20_000)
+    assert not [message for message in desk.take() if isinstance(message, MountRequest)], "it is believed"
+    desk.wait(20_000)
+    assert [type(effect) for effect in desk.closed] == [CloseConn]
+
+
 def test_records_are_read_as_ranges_and_told_whole() -> None:
     desk, node, _ = mounted()
     node.read(desk.now, 0, 33, 5, 3)
