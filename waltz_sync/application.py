@@ -15,7 +15,7 @@ from waltz_sync.blocks import Block
 from waltz_sync.held import Held
 from waltz_sync.pending import Submission
 from waltz_sync.portal import Portal
-from waltz_trio.client.arguments import EXPECTED, KEYS, kept, listed, rows_of
+from waltz_trio.client.arguments import Rows, kept
 from waltz_trio.client.parts import ApplicationStatus, held_up
 from waltz_trio.client.values import Append, Key, LockLike, Receipt, Retry
 from waltz_trio.client.views import View
@@ -163,22 +163,18 @@ class Application(Block["Application[S]"], Generic[S]):
         """
         _check_plain(decide, "decide")
         self._check_entered()
-        wanted = rows_of(arguments)  # a generator of them runs in the caller's thread
-        named = None if keys is None else listed(keys, KEYS)
-        locks = None if expects is None else [kept(each) for each in listed(expects, EXPECTED)]
-
-        async def run() -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
-            return await self._app.submit_many(
-                decide,
-                wanted,
-                partition=partition,
-                until=until,
-                decline=decline,
-                retry=retry,
-                keys=named,
-                expects=locks,
-            )
-
+        rows = Rows.of(arguments, keys, expects)
+        run = partial(
+            self._app.submit_many,
+            decide,
+            rows.arguments,
+            partition=partition,
+            until=until,
+            decline=decline,
+            retry=retry,
+            keys=rows.keys,
+            expects=rows.expects,
+        )
         return self._portal.call(run, timeout, self._late(_MANY_LATE, partition))
 
     def caught_up(self, partition: int | None = None, *, to: int | None = None, timeout: float | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from operator import index
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from waltz_core.base.lock import Lock
 from waltz_trio.client.codecs import Codecs, refuse_class_as_codec, shown
@@ -125,6 +125,23 @@ def rows_of(arguments: Iterable[Any]) -> list[tuple[Any, ...]]:
             )
         rows.append(tuple(row))
     return rows
+
+
+class Rows(NamedTuple):
+    """What `submit_many` was given, iterated: generators of it run in the thread of their caller, not in Trio's."""
+
+    arguments: list[tuple[Any, ...]]
+    keys: list[Any] | None
+    expects: list[Iterable[Any]] | None
+
+    @classmethod
+    def of(cls, arguments: Iterable[Any], keys: Iterable[Any] | None, expects: Iterable[Any] | None) -> Rows:
+        """See `rows_of` and `listed`, which say what they refuse."""
+        return cls(
+            rows_of(arguments),
+            None if keys is None else listed(keys, KEYS),
+            None if expects is None else [kept(locks) for locks in listed(expects, EXPECTED)],
+        )
 
 
 def not_an_append(value: object) -> TypeError:
