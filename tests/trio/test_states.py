@@ -267,6 +267,26 @@ def test_objects_that_can_be_changed_in_place_are_put_back() -> None:
     assert state == {"account": Account(5), "queue": deque([1]), "accounts": [Account(1)]}
 
 
+def test_of_a_set_its_members_are_taken_back_and_not_what_is_changed_inside_one() -> None:
+    @attrs.define(eq=False)
+    class Account:
+        balance: int
+
+    kept, added, removed = Account(5), Account(1), Account(2)
+    state = {"accounts": {kept, removed}}
+    journal = Journal()
+    seen = wrapped(state, journal)
+    for account in seen["accounts"]:
+        assert account in (kept, removed), "the members themselves"
+        account.balance = 9
+    seen["accounts"].add(added)
+    seen["accounts"].discard(removed)
+    assert state == {"accounts": {kept, added}}
+    assert journal.take_back()
+    assert state == {"accounts": {kept, removed}}
+    assert (kept.balance, removed.balance) == (9, 9)
+
+
 def test_an_object_that_cannot_be_copied_is_said_to_stay_changed() -> None:
     class Stubborn:
         value = 0

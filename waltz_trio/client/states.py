@@ -3,7 +3,8 @@
 Dicts, lists and sets are handed out wrapped, at every depth. For `apply`, each change goes straight into the state, and
 how to take it back goes into a journal: a transaction whose `apply` fails in the middle leaves nothing behind, at a
 cost that grows with what it changed, not with the size of the state. Other objects that could be changed in place
-are copied when they are read, so that they can be put back. For `decide` and `read`, every change is refused.
+are copied when they are read, so that they can be put back; members of a set are not, for a copy that replaced one
+would be another member. For `decide` and `read`, every change is refused.
 
 Dict, list and set stand in one file: what they share, and how one hands out the others, is most of each.
 """
@@ -146,6 +147,8 @@ def _unshared(value: Any) -> Any:
     """A dict, list or set as a copy, with those in it; anything else as it is."""
     if isinstance(value, dict | list):
         copied: Any = value.copy()
+        if _PLAIN.issuperset(map(type, value.values() if isinstance(value, dict) else value)):
+            return copied  # found out without a loop in Python: large states are mostly made of such
         for at, part in list(value.items()) if isinstance(value, dict) else enumerate(value):
             if type(part) not in _PLAIN:
                 copied[at] = _unshared(part)
