@@ -76,7 +76,8 @@ def expected(*counts: int) -> list[tuple[int, int, bytes, int]]:
     return [(p, at, f"{p}:{at}".encode(), at % 3) for p, count in enumerate(counts) for at in range(count)]
 
 
-async def test_all_channels_give_the_same_rows(tmp_path: Path) -> None:
+async def test_all_channels_give_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(reading, "feed_blocks")  # for servers of 0.13.2: ours are asked for ranges
     async with embedded_cluster(tmp_path / "c", partitions=2, storage_nodes=3) as cluster:
         await append(cluster, (COUNT, 40))
         ends = admin_endpoints(cluster)

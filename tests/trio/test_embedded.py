@@ -10,13 +10,18 @@ import pytest
 import trio
 
 from waltz_core.base.errors import ConfigError, LockConflictError, WaltzError
+from waltz_core.base.ids import Endpoint
 from waltz_core.base.lock import Lock
 from waltz_trio.client.codecs import Raw
 from waltz_trio.client.connect import open_client
 from waltz_trio.client.values import Append
 from waltz_trio.net.listener import bind
 from waltz_trio.net.ports import HeldPorts
+from waltz_trio.net.tls import ClientTls, TlsSettings
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
+from waltz_trio.ports.admin import open_admin
+from waltz_trio.ports.port import RefusedError
+from waltz_trio.ports.storage import open_storage_port
 
 
 async def append(cluster: EmbeddedCluster, *values: bytes, partition: int = 0) -> list[int]:
@@ -134,6 +139,23 @@ async def test_storage_of_another_cluster_is_refused(tmp_path: Path) -> None:
         with pytest.raises(WaltzError):
             async with embedded_cluster(tmp_path / "one"):
                 pass
+
+
+async def test_the_ports_of_a_storage_node_refuse_who_shows_the_key_of_another_cluster(tmp_path: Path) -> None:
+    """Tools learn that when they open one, and not from the first thing that they ask."""
+    with trio.fail_after(30):
+        async with embedded_cluster(tmp_path, partitions=1, storage_nodes=1) as cluster:
+            ((data, admin),) = cluster.layout.storage_ports
+            certificate = str(tmp_path / "tls" / "node.pem"), str(tmp_path / "tls" / "node.key")
+            tls = ClientTls(TlsSettings(certificate=certificate[0], key=certificate[1], verify=False))
+            with pytest.raises(RefusedError) as refused:
+                async with open_storage_port(Endpoint("127.0.0.1", data), tls, key=bytes(16), num_partitions=1):
+                    pass
+            assert refused.value.refusal.wrong_cluster
+            with pytest.raises(RefusedError) as refused:
+                async with open_admin(Endpoint("127.0.0.1", admin), tls, key=bytes(16), num_partitions=1):
+                    pass
+            assert refused.value.refusal.wrong_cluster
 
 
 async def test_a_damaged_description_is_told(tmp_path: Path) -> None:
