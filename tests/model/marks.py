@@ -67,6 +67,7 @@ _TEXTS = {
     "upstream connection that carried its appends": "a proxy lost the connection that carried a client's appends",
     "the cache on the disk is given up": "a proxy gave its disk up",
     "is damaged on this storage node": "a damaged record was read",
+    "nobody listens there": "a server was seen to have ended",
     "a write that was never acknowledged": "a torn write was cut",
 }
 
@@ -105,6 +106,7 @@ PER_THOUSAND = {
     "a replica was repaired": 45,
     "a server died with appends in flight": 64,
     "a server read no more from a connection for a while": 114,
+    "a server was seen to have ended": 600,
     "a session ended because a disk was full": 33,
     "a session ended with appends in flight": 171,
     "a session lost the race for the metadata": 11,

@@ -144,6 +144,8 @@ def znode_write(request: ZkSet | ZkCreate | ZkDelete) -> str:
                 for partition, generation in server.partitions
             ]
             return f"set {path}: {', '.join(owners)}"
+    if isinstance(request, ZkDelete):
+        return f"delete {path}"
     raise AssertionError(f"no words for {request}")
 
 

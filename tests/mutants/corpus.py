@@ -980,6 +980,49 @@ CORPUS: tuple[Mutant, ...] = (
         "        self._marks.session_ended()\n",
         "",
     ),
+    # ---- servers that end ----------------------------------------------------------------------------------------
+    Mutant(
+        "a server that never let us in is gone when it refuses",
+        "server.neighbors",
+        "event.refused and neighbor.seen and",
+        "event.refused and",
+        ("tests/unit/server/test_neighbors.py",),
+    ),
+    Mutant(
+        "a server that is silent is gone",
+        "server.neighbors",
+        "event.refused and neighbor.seen and",
+        "neighbor.seen and",
+        ("tests/unit/server/test_neighbors.py",),
+    ),
+    Mutant(
+        "a server that lets us in and ends the connection is dialed at once, again and again",
+        "server.neighbors",
+        '        """It has let us in, which is not worth a line yet."""\n        return False\n',
+        '        """It has let us in, which is not worth a line yet."""\n        return self.answered()\n',
+        ("tests/unit/server/test_neighbors.py",),
+    ),
+    Mutant(
+        "a descriptor of a server that ended is deleted once at most",
+        "cluster.registration",
+        "            return list(deletions(self._paths, sorted(self._gone)))\n",
+        "            gone, self._gone = self._gone, set()\n            return list(deletions(self._paths, sorted(gone)))\n",
+        ("tests/unit/cluster/test_coordinator.py",),
+    ),
+    Mutant(
+        "servers of 0.13.2 are watched",
+        "cluster.view",
+        "if descriptor.extension == mark and descriptor",
+        "if descriptor",
+        ("tests/unit/cluster/test_coordinator.py",),
+    ),
+    Mutant(
+        "one address of several that refuses is enough",
+        "waltz_trio.net.dialer",
+        "return all(map(all_refused, error.exceptions))",
+        "return any(map(all_refused, error.exceptions))",
+        ("tests/trio/test_net.py",),
+    ),
     # ---- clients of 0.13.2 ---------------------------------------------------------------------------------------
     Mutant(
         "mount forgotten when its partition is let go",

@@ -55,7 +55,7 @@ from waltz_spark.read.ports import ClientPort
 from waltz_trio.client.connect import parse_url, read_config
 from waltz_trio.net.certificates import issue, make_ca, self_signed
 from waltz_trio.net.channel import NetLimits
-from waltz_trio.net.dialer import DialError, dial_stream
+from waltz_trio.net.dialer import DialError, all_refused, dial_stream
 from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.http import HttpServer, text
 from waltz_trio.net.jks import JksError, read_jks
@@ -499,7 +499,20 @@ async def test_a_refused_dial_is_one_closed_with_the_reason(nursery: trio.Nurser
 
     assert closed.conn == -1
     assert "refused" in closed.reason.lower()
+    assert closed.refused
     assert client.machine.count(Dialed) == 0
+
+
+async def test_a_name_is_refused_only_if_all_of_its_addresses_are(nursery: trio.Nursery) -> None:
+    """`localhost` may have two; where one of them says nothing, somebody may be there."""
+    refusal, silence = ConnectionRefusedError(), TimeoutError()
+    for errors, refused in (((refusal, refusal), True), ((refusal, silence), False)):
+        error = OSError("all attempts to connect failed")
+        error.__cause__ = BaseExceptionGroup("of each address", errors)
+        assert all_refused(error) is refused
+    with HeldPorts() as ports:
+        client = await client_side(nursery, Endpoint("localhost", ports.take()))
+        assert (await client.machine.first(Closed)).refused
 
 
 async def test_a_dial_to_something_that_is_silent_ends_at_the_handshake_limit(nursery: trio.Nursery) -> None:
@@ -510,6 +523,7 @@ async def test_a_dial_to_something_that_is_silent_ends_at_the_handshake_limit(nu
 
     assert "did not finish the TLS handshake" in closed.reason
     assert not closed.untrusted, "nobody refused a certificate"
+    assert not closed.refused, "somebody listens there"
 
 
 async def test_a_dial_that_is_reset_within_the_handshake_tells_nothing_of_trust(nursery: trio.Nursery) -> None:

@@ -63,6 +63,7 @@ class Closed:
     conn: int
     reason: str
     untrusted: bool = False  # TLS failed, or one side refused the other's certificate
+    refused: bool = False  # a dial: the host answers, and nobody listens there
 
 
 @record

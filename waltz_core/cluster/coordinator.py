@@ -70,7 +70,7 @@ from waltz_core.cluster.questions import (
     TakeId,
     WriteView,
 )
-from waltz_core.cluster.registration import Registration, View, deletions, preference_problem
+from waltz_core.cluster.registration import OUR_MARK, Registration, View, deletions, preference_problem
 from waltz_core.cluster.view import (
     ClusterParameters,
     ContradictionError,
@@ -78,6 +78,7 @@ from waltz_core.cluster.view import (
     UnreadableError,
     descriptors_at,
     members_of,
+    neighbors_of,
     own_descriptors,
     parameters_of,
     same_cluster,
@@ -208,6 +209,13 @@ class Coordinator:
         """
         assert self._registration is not None
         self._registration.prefer(partitions)
+        self._dirty = True
+        self._advance(now, out)
+
+    def gone(self, now: int, name: str, out: list[CoordinatorEffect]) -> None:
+        """The server that wrote the descriptor of this name has ended: see `Registration.gone`."""
+        assert self._registration is not None
+        self._registration.gone(name)
         self._dirty = True
         self._advance(now, out)
 
@@ -445,8 +453,7 @@ class Coordinator:
             return
         data, stat = agreed
         leaving = self._state is CoordinatorState.LEAVING  # our descriptor goes, even if that is another cluster now
-        root, store = answers[self._paths.root], answers.get(self._paths.store)
-        if not leaving and not self._check_cluster(now, root, store, out):
+        if not leaving and not self._check_cluster(now, answers[self._paths.root], answers.get(self._paths.store), out):
             return
         self._questions.succeeded()
         self._refresh_at = now + REFRESH_EVERY_MS + self._rng.randint(0, REFRESH_EVERY_MS // 2)
@@ -474,6 +481,7 @@ class Coordinator:
                 members,
                 own,
                 descriptors_at(reading, self._registration.endpoint, self._session_id),
+                neighbors_of(reading, self._registration.endpoint, self._session_id, OUR_MARK),
                 assignment,
                 stat,
             )

@@ -55,6 +55,13 @@ class EndpointsChanged:
 
 
 @record
+class NeighborsChanged:
+    """The other servers of our kind, by the names of their descriptors; servers only."""
+
+    servers: tuple[tuple[str, Endpoint], ...]
+
+
+@record
 class PreferencesRegistered:
     """ZooKeeper holds the preferred partitions of the last `set_preferred`, and an assignment that heeds them."""
 
@@ -84,6 +91,7 @@ Notification: TypeAlias = (
     | OwnershipDoubtful
     | OwnershipConfirmed
     | EndpointsChanged
+    | NeighborsChanged
     | PreferencesRegistered
     | ReplicasChanged
     | ClusterFailed

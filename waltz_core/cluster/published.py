@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from waltz_core.base.edge import Level, Report, ZkDone, ZkStat
 from waltz_core.base.errors import ProtocolError
+from waltz_core.base.ids import Endpoint
 from waltz_core.cluster.notifications import (
     CoordinatorEffect,
     EndpointsChanged,
+    NeighborsChanged,
     Owned,
     OwnershipConfirmed,
     OwnershipDoubtful,
@@ -32,12 +34,13 @@ REPORTED_MAX = 1_000
 class Published:
     """The last notification of each kind, and the texts that were reported."""
 
-    __slots__ = ("_doubtful", "_endpoints", "_owned", "_paths", "_replicas", "_reported")
+    __slots__ = ("_doubtful", "_endpoints", "_neighbors", "_owned", "_paths", "_replicas", "_reported")
 
     def __init__(self, paths: ClusterPaths) -> None:
         self._paths = paths
         self._owned: tuple[tuple[int, int], ...] | None = None
         self._endpoints: EndpointsChanged | None = None
+        self._neighbors: tuple[tuple[str, Endpoint], ...] = ()
         self._replicas: ReplicaAssignments | None = None
         self._doubtful = False
         self._reported: set[str] = set()
@@ -72,6 +75,12 @@ class Published:
         if replicas != self._replicas:
             self._replicas = replicas
             out.append(ReplicasChanged(replicas))
+
+    def neighbors(self, servers: tuple[tuple[str, Endpoint], ...], out: list[CoordinatorEffect]) -> None:
+        """The other servers of our kind."""
+        if servers != self._neighbors:
+            self._neighbors = servers
+            out.append(NeighborsChanged(servers))
 
     def spoilt(self, problems: list[tuple[str, ProtocolError]], out: list[CoordinatorEffect]) -> None:
         """Some children of the servers' znode are no descriptors."""

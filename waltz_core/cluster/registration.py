@@ -51,6 +51,7 @@ class View:
     members: dict[int, ServerDescriptor]
     own: dict[str, ZkDone]  # descriptors that our session wrote, by the name of the znode
     predecessors: tuple[str, ...]  # znodes of others that name our address
+    neighbors: tuple[tuple[str, Endpoint], ...]  # the other servers with our mark, by the names of their znodes
     assignment: PartitionAssignment | None  # None where it cannot be read
     stat: ZkStat  # of the assignment's znode
 
@@ -61,7 +62,17 @@ class Registration:
     extension: ClassVar[bytes] = OUR_MARK
     """What descriptors carry behind the fields of the original."""
 
-    __slots__ = ("_announcing", "_manages", "_paths", "_preferred", "_published", "_reassign", "_registered", "_rng")
+    __slots__ = (
+        "_announcing",
+        "_gone",
+        "_manages",
+        "_paths",
+        "_preferred",
+        "_published",
+        "_reassign",
+        "_registered",
+        "_rng",
+    )
 
     def __init__(self, paths: ClusterPaths, manages: ManagedServer, published: Published, rng: Rng) -> None:
         self._paths = paths
@@ -72,6 +83,7 @@ class Registration:
         self._reassign = False  # our preferences changed, and the assignment does not heed them yet
         self._announcing = False  # `PreferencesRegistered` is due
         self._registered = False  # a descriptor of ours was seen
+        self._gone: set[str] = set()  # znodes of servers that have ended before their sessions
 
     @property
     def endpoint(self) -> Endpoint:
@@ -83,8 +95,21 @@ class Registration:
         self._preferred = tuple(partitions)
         self._reassign = self._announcing = True
 
+    def gone(self, name: str) -> None:
+        """The server that wrote this znode has ended: delete it, rather than wait for its session to time out.
+
+        No safety rests on it, as on no other line of the view: who may append is settled by store sessions, and a
+        server that finds its descriptor gone writes a new one.
+        """
+        self._gone.add(name)
+
     def writes(self, view: View, out: list[CoordinatorEffect]) -> list[ZkCreate | ZkSet | ZkDelete]:
         """The writes that lead from the view to what ZooKeeper should hold, without tickets; none if it does."""
+        if self.extension == OUR_MARK:
+            self._published.neighbors(view.neighbors, out)
+        self._gone.intersection_update(name for name, _ in view.neighbors)
+        if self._gone:
+            return list(deletions(self._paths, sorted(self._gone)))
         self._registered = self._registered or bool(view.own)
         if not view.own and not self._may_join(view, out):
             return []

@@ -139,6 +139,20 @@ def descriptors_at(reading: Round, endpoint: Endpoint, session_id: int) -> tuple
     return tuple(names)
 
 
+def neighbors_of(reading: Round, own: Endpoint, session_id: int, mark: bytes) -> tuple[tuple[str, Endpoint], ...]:
+    """Names and addresses of the servers elsewhere whose descriptors end with `mark`."""
+    neighbors = []
+    for name, answer in sorted(reading.descriptors.items()):
+        try:
+            descriptor = decode_server_descriptor(answer.data or b"")
+        except ProtocolError:
+            continue
+        ours = answer.stat is not None and answer.stat.ephemeral_owner == session_id
+        if descriptor.extension == mark and descriptor.endpoint != own and not ours:
+            neighbors.append((name, descriptor.endpoint))
+    return tuple(neighbors)
+
+
 def owners(assignment: PartitionAssignment) -> list[tuple[int, int, int]]:
     """(partition, server, generation) of every partition."""
     return sorted(

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from waltz_core.access.roles import Access
 from waltz_core.base.edge import (
+    Closed,
     Level,
     Report,
     ZkDone,
@@ -28,6 +29,7 @@ from waltz_core.cluster.notifications import (
     Joined,
     Left,
     ManagedServer,
+    NeighborsChanged,
     Owned,
     OwnershipConfirmed,
     OwnershipDoubtful,
@@ -36,6 +38,7 @@ from waltz_core.cluster.notifications import (
 )
 from waltz_core.server.client_ids import ClientIds
 from waltz_core.server.context import Awaited, ClusterAlarm, IdStep, NodeContext, PreferenceStep, Reply
+from waltz_core.server.neighbors import Neighbors
 from waltz_core.server.peer import Peer
 from waltz_core.server.preferences import Preferences
 from waltz_core.wire import client_messages as messages
@@ -100,6 +103,7 @@ class ClusterPort:
         self._preferences = self.make_preferences(
             config.root, config.endpoint, context.out, context.pending, context.alarms, context.rng
         )
+        self.neighbors = Neighbors(context.out, context.new_conn, context.rng)
         self._preferred = dict.fromkeys(config.preferred_partitions)
         self._preferences_registered = True  # what was asked for last is in ZooKeeper
         self._preferring: list[tuple[int, PreferenceAnswer]] = []  # answers that wait for that
@@ -129,6 +133,9 @@ class ClusterPort:
                 self._client_ids.due()
             case ClusterAlarm.PREFERENCES:
                 self._preferences.due()
+            case ClusterAlarm.NEIGHBORS:
+                self.neighbors.due(now)
+                self.set_alarm()
 
     def answered(self, now: int, event: ZkDone | ZkFailed, what: Awaited | None) -> None:
         """ZooKeeper has answered a request, which was not for a partition or a repair."""
@@ -162,6 +169,19 @@ class ClusterPort:
         self._coordinator.leave(now, effects)
         self._on_effects(now, effects)
 
+    def neighbor_closed(self, now: int, event: Closed) -> None:
+        """A connection to another server has ended, or could not be made: that server may be gone."""
+        name = self.neighbors.closed(now, event)
+        if name is not None:
+            effects: list[CoordinatorEffect] = []
+            self._coordinator.gone(now, name, effects)
+            self._on_effects(now, effects)
+        self.set_alarm()
+
+    def set_alarm(self) -> None:
+        """Something has happened to a connection to another server."""
+        self._alarms.set(ClusterAlarm.NEIGHBORS, self.neighbors.deadline())
+
     def _on_effects(self, now: int, effects: Iterable[CoordinatorEffect]) -> None:
         for effect in effects:
             match effect:
@@ -174,6 +194,9 @@ class ClusterPort:
                 case ReplicasChanged(assignments):
                     self._state.replicas = assignments
                     self._partitions.replicas_changed(now)
+                case NeighborsChanged(servers):
+                    self.neighbors.changed(servers)
+                    self.set_alarm()
                 case PreferencesRegistered():
                     self._preferences_registered = True
                     self._answer_preferring()

@@ -71,6 +71,7 @@ class ClusterAlarm(enum.Enum):
     COORDINATOR = "the coordinator"
     CLIENT_IDS = "client ids are asked for again"
     PREFERENCES = "preferred partitions are read or written again"
+    NEIGHBORS = "other servers are dialed again"
 
 
 class ClientAlarm(enum.Enum):

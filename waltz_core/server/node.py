@@ -98,7 +98,7 @@ class ServerNode:
             Received: self._on_received,
             Writable: lambda now, event: self._clients.writable(event),
             Accepted: self._clients.accepted,
-            Dialed: self._storage.dialed,
+            Dialed: self._on_dialed,
             Closed: self._on_closed,
             ZkDone: self._on_zk_answer,
             ZkFailed: self._on_zk_answer,
@@ -221,8 +221,19 @@ class ServerNode:
 
     # ---- events ------------------------------------------------------------------------------
 
+    def _on_dialed(self, now: int, event: Dialed) -> None:
+        if self._cluster.neighbors.owns(event.conn):
+            self._cluster.neighbors.dialed(now, event.conn)
+            self._cluster.set_alarm()
+        else:
+            self._storage.dialed(now, event)
+
     def _on_received(self, now: int, event: Received) -> None:
         if event.conn < 0:
+            if self._cluster.neighbors.owns(event.conn):
+                self._cluster.neighbors.received(event.conn, event.data)
+                self._cluster.set_alarm()
+                return
             self._storage.received(now, event)
             if self._replies:
                 self._clients.deliver()
@@ -234,7 +245,10 @@ class ServerNode:
 
     def _on_closed(self, now: int, event: Closed) -> None:
         if event.conn < 0:
-            self._storage.closed(now, event)
+            if self._cluster.neighbors.owns(event.conn):
+                self._cluster.neighbor_closed(now, event)
+            else:
+                self._storage.closed(now, event)
             self._clients.deliver()
         else:
             self._clients.closed(now, event)

@@ -123,6 +123,7 @@ class SimNode:
         self._last_accepted = 0
         for endpoint in self.listening.values():
             self.world.network.listeners[endpoint] = self
+            self.world.network.dark.discard(endpoint)
         if self.uses_zookeeper:
             self.world.zookeeper.connect(self)
         self._schedule()
@@ -142,6 +143,8 @@ class SimNode:
         self.machine = None
         for endpoint in self.listening.values():
             self.world.network.listeners.pop(endpoint, None)
+            if silent:
+                self.world.network.dark.add(endpoint)
         for way in list(self.conns.values()):
             way.abandon("peer crashed", silent)
         self.conns.clear()
@@ -304,8 +307,8 @@ class SimNode:
         self.conns[conn] = way
         return True
 
-    def dial_failed(self, conn: int, reason: str) -> None:
-        """A connection does not come to stand."""
+    def dial_failed(self, conn: int, reason: str, *, refused: bool = False) -> None:
+        """A connection does not come to stand; `refused` where nobody listens."""
         if conn in self._dialing:
             self._dialing.discard(conn)
-            self.post(Closed(conn, reason))
+            self.post(Closed(conn, reason, refused=refused))

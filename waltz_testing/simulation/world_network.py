@@ -33,8 +33,8 @@ class Host(Protocol):
     def dialed(self, conn: int, way: Way) -> bool:
         """A connection stands; False if it was given up meanwhile."""
 
-    def dial_failed(self, conn: int, reason: str) -> None:
-        """A connection does not come to stand."""
+    def dial_failed(self, conn: int, reason: str, *, refused: bool = False) -> None:
+        """A connection does not come to stand; `refused` where nobody listens."""
 
 
 class Way:
@@ -191,6 +191,7 @@ class Network:
         self.time = time
         self._nodes = nodes
         self.listeners: dict[Endpoint, Host] = {}
+        self.dark: set[Endpoint] = set()  # their hosts are gone, and refuse nothing
         self.cut: set[tuple[str, str]] = set()  # (from, to): nothing passes; end one with `heal`
         self.latency = (0, 2)
         self.dial_timeout = 5_000
@@ -227,7 +228,8 @@ class Network:
                 return
             target = self.listeners.get(dial.endpoint)
             if target is None:
-                node.dial_failed(dial.conn, f"cannot connect to {dial.endpoint}")
+                refused = dial.endpoint not in self.dark
+                node.dial_failed(dial.conn, f"cannot connect to {dial.endpoint}", refused=refused)
             elif target.frozen or not self.passes(node, target) or not self.passes(target, node):
                 if self.time.now >= give_up:
                     node.dial_failed(dial.conn, f"{dial.endpoint} did not answer")

@@ -20,8 +20,9 @@ _OTHER_NAMES = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRES
 class DialError(Exception):
     """The connection does not stand; the text says why."""
 
-    def __init__(self, text: str, *, untrusted: bool = False) -> None:
+    def __init__(self, text: str, *, untrusted: bool = False, refused: bool = False) -> None:
         super().__init__(text)
+        self.refused = refused  # the host answers, and nobody listens there
         self.untrusted = untrusted  # TLS failed, or the peer is not who it must be
 
 
@@ -37,7 +38,7 @@ async def dial(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> TlsPipe
     except trio.TooSlowError:
         raise DialError(f"{endpoint} did not answer within {limits.connect_timeout:.0f} s") from None
     except (OSError, ValueError) as error:  # ValueError: no name of a host, as Unicode and TLS see it
-        raise DialError(f"cannot connect to {endpoint}: {why(error)}") from error
+        raise DialError(f"cannot connect to {endpoint}: {why(error)}", refused=all_refused(error)) from error
     tune(sock)
     try:
         pipe = TlsPipe(sock, tls.context, server_side=False, host_name=tls.host_name(endpoint))
@@ -134,6 +135,15 @@ def _refusal(error: ssl.SSLCertVerificationError) -> str:
         f"{error.verify_message.rstrip('.')}; connect by a name that it holds, or accept every certificate that the "
         "authority has signed (verify=ca in a waltz:// address, ...ssl.verifyHost: false elsewhere)"
     )
+
+
+def all_refused(error: BaseException) -> bool:
+    """Whether every address of the name refused: Trio wraps one error for each that it tried."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(all_refused, error.exceptions))
+    if isinstance(error, ConnectionRefusedError):
+        return True
+    return isinstance(error, OSError) and error.__cause__ is not None and all_refused(error.__cause__)
 
 
 def why(error: BaseException) -> str:

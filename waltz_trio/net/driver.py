@@ -282,7 +282,7 @@ class NodeDriver:
             del self._dials[effect.conn]
         if pipe is None:
             text, untrusted = (reason[0], False) if reason else (str(refusal), refusal.untrusted)
-            self.post(Closed(effect.conn, text, untrusted))
+            self.post(Closed(effect.conn, text, untrusted, refused=refusal.refused))
             return
         channel = Channel(effect.conn, pipe, str(effect.endpoint), self)
         self._channels[effect.conn] = channel

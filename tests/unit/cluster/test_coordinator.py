@@ -35,6 +35,7 @@ from waltz_core.cluster.notifications import (
     Joined,
     Left,
     ManagedServer,
+    NeighborsChanged,
     Owned,
     OwnershipConfirmed,
     OwnershipDoubtful,
@@ -879,6 +880,66 @@ def test_two_servers_at_one_address_share_an_entry_and_do_not_drive_each_other_o
         world.settle()
 
 
+def neighbors(process: Process) -> dict[str, Endpoint]:
+    return dict(process.last(NeighborsChanged).servers)
+
+
+def test_a_server_that_is_known_to_have_ended_loses_its_partitions_while_its_session_lives_on() -> None:
+    world = World()
+    first, other = world.server(), world.server()
+    (name,) = neighbors(other)
+    assert neighbors(other) == {name: Endpoint("host", 6001)}
+    first.die()
+    other.call(lambda now, out: other.machine.gone(now, name, out))
+    world.settle()
+    assert world.tree.has_session(first.session)
+    assert len(other.owned) == 4
+    assert neighbors(other) == {}
+    world.check_converged()
+
+
+def test_it_does_so_although_the_reply_to_the_deletion_got_lost() -> None:
+    world = World()
+    first, other = world.server(), world.server()
+    first.die()
+    (name,) = neighbors(other)
+    other.call(lambda now, out: other.machine.gone(now, name, out))
+    while not isinstance(other.requests[0], ZkDelete):
+        other.serve()
+        if not other.requests:
+            other.step()
+    other.serve(apply=False)
+    other.suspend()
+    other.connect()
+    world.settle()
+    assert len(other.owned) == 4
+    world.check_converged()
+
+
+def test_a_server_that_is_wrongly_said_to_have_ended_is_back_at_once() -> None:
+    """No safety rests on it, and no server stays out."""
+    world = World()
+    first, other, third = world.server(), world.server(), world.server()
+    (name,) = (name for name, endpoint in neighbors(other).items() if endpoint == Endpoint("host", 6001))
+    for process in (other, third):
+        process.call(lambda now, out, process=process: process.machine.gone(now, name, out))  # type: ignore[misc]
+    world.settle()
+    assert name not in world.descriptors()
+    assert first.owned
+    assert Endpoint("host", 6001) in neighbors(other).values()
+    world.check_converged()
+
+
+def test_servers_of_0132_are_not_watched_and_watch_nobody() -> None:
+    world = World()
+    original, ours = world.server(kind=Coordinator0132), world.server()
+    assert ours.all(NeighborsChanged) == []
+    assert original.all(NeighborsChanged) == []
+    world.server()
+    assert neighbors(ours) == {"s_0000000002": Endpoint("host", 6003)}
+    assert original.all(NeighborsChanged) == []
+
+
 def test_a_new_client_gets_the_last_known_places_while_the_assignment_lags_behind() -> None:
     world = World()
     server = world.server()
@@ -928,7 +989,7 @@ def test_whatever_happens_the_cluster_converges_when_it_is_left_alone(data: st.D
             case "time":
                 world.now += draw(st.integers(0, 20_000))
             case "fault":
-                _fault(world, process, draw(st.integers(0, 6)), draw(st.integers(0, 6)))
+                _fault(world, process, draw(st.integers(0, 7)), draw(st.integers(0, 6)))
             case _:
                 pass
         _check_generations(world, generations)
@@ -960,6 +1021,9 @@ def _fault(world: World, process: Process, kind: int, partition: int) -> None:
             world.close(process.session)
         case 6 if not process.connected:
             process.presume_lost()
+        case 7 if is_server and process.all(NeighborsChanged):  # rightly or wrongly
+            for name in neighbors(process):
+                process.call(lambda now, out, name=name: process.machine.gone(now, name, out))  # type: ignore[misc]
         case _:
             pass
 
