@@ -1297,6 +1297,13 @@ AIMED: tuple[Mutant, ...] = (
         _READS,
     ),
     Mutant(
+        "a payload that nobody wants any more stops those before it",
+        "client.payload_reads",
+        "takewhile(lambda each: not self._moot(each) and",
+        "takewhile(lambda each: self._moot(each) and",
+        ("tests/unit/client/test_ranges.py",),
+    ),
+    Mutant(
         "submits that committed together get the id of the last one",
         "waltz_trio.client.appends",
         "                heard.append((pending._caller, transaction_id))\n",

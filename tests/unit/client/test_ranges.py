@@ -177,6 +177,14 @@ def test_what_nobody_wants_any_more_is_left_out_of_what_comes_next() -> None:
     assert asked(desk) == [range(600, 700)]
 
 
+def test_a_run_ends_before_what_nobody_wants_and_another_begins_behind_it() -> None:
+    desk = reading([*range(1_000)], ClientSettings(fetch_in_flight_max=100))
+    (run,) = desk.take(RPC)
+    desk.step(Forget(0, tuple(range(120, 130))))
+    desk.send(answer(run, range(100)), kind=RPC)
+    assert asked(desk) == [range(100, 120), range(130, 210)]
+
+
 def test_a_server_of_0_13_2_is_asked_one_by_one() -> None:
     desk = Desk(versions=(0, 1, 2, 3, 4))
     desk.step(Fetch(0, tuple(range(6))))
