@@ -1297,10 +1297,10 @@ AIMED: tuple[Mutant, ...] = (
         _READS,
     ),
     Mutant(
-        "a payload that nobody wants any more stops those before it",
+        "payloads that nobody wants any more are read behind those that are wanted",
         "client.payload_reads",
-        "takewhile(lambda each: not self._moot(each) and",
-        "takewhile(lambda each: self._moot(each) and",
+        "                stop += len(self._take(usable)) if usable else 0\n",
+        "                stop += len(self._take(len(ids)))\n",
         ("tests/unit/client/test_ranges.py",),
     ),
     Mutant(
