@@ -232,9 +232,14 @@ def test_every_server_serves_the_same_page_and_says_when_it_is_gone(cluster: Clu
         page = seen.page
         victim = cluster.advertised["server-1"]
         expect(page.locator(node(page, victim))).to_have_attribute("data-level", "ok", timeout=PATIENCE)
-        cluster.children["server-1"].kill()
+        cluster.children["server-1"].pause()
         expect(page.locator(node(page, victim))).to_have_attribute("data-level", "bad", timeout=RED_WITHIN)
+        cluster.children["server-1"].resume()
+        expect(page.locator(node(page, victim))).to_have_attribute("data-level", "ok", timeout=PATIENCE)
+        cluster.children["server-1"].kill()  # the others delete its registration at once
+        expect(page.locator(node(page, victim))).to_have_count(0, timeout=PATIENCE)
         cluster.start("server-1")
+        expect(page.locator(node(page, victim))).to_have_attribute("data-level", "ok", timeout=PATIENCE)
         expect(page.locator("#findings")).to_contain_text("Nothing is wrong", timeout=PATIENCE)
         assert cluster.attempt("doctor", "-c", str(cluster.tools_file)).returncode == 0
         page.keyboard.press("3")

@@ -1,6 +1,7 @@
 """How long nothing is committed when the owner of a partition is killed, paused or cut off.
 
-python -m tests.processes.failover [--trials 200] [--seed N] [--session-timeout 4000] [--json PATH] [--plot PATH]
+python -m tests.processes.failover [--trials 200] [--kinds KIND ...] [--seed N] [--session-timeout 4000]
+    [--json PATH] [--plot PATH]
 
 One ZooKeeper, three servers, three storage nodes, a client that appends every 20 ms. What is paused or cut off is
 reached through a proxy; where processes are killed there is none, as it would accept connections in place of the dead,
@@ -258,6 +259,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
+    parser.add_argument(
+        "--kinds", nargs="+", choices=KINDS, default=KINDS, metavar="KIND", help="of faults (default all)"
+    )
     parser.add_argument("--session-timeout", type=int, default=4000, help="of ZooKeeper, in ms (default 4000)")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help="a picture, for example failover.svg")
@@ -271,7 +275,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     found: dict[str, list[float]] = {kind: [] for kind in KINDS}
     committed = 0
-    kinds = (list(KINDS) * (options.trials // len(KINDS) + 1))[: options.trials]
+    kinds = (list(options.kinds) * (options.trials // len(options.kinds) + 1))[: options.trials]
     random.Random(options.seed).shuffle(kinds)
     for proxied in (False, True):
         chosen = [kind for kind in kinds if (kind not in _KILLS) is proxied]

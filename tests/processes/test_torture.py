@@ -24,7 +24,8 @@ def test_random_faults_of_processes_and_network_lose_nothing(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_a_partition_moves_when_its_owner_is_killed_paused_or_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "failover.json"
-    assert failover.main(["--trials", "5", "--session-timeout", "2000", "--json", str(path)]) == 0
+    options = ["--trials", "3", "--session-timeout", "2000", "--json", str(path)]
+    assert failover.main([*options, "--kinds", "killed", "paused", "cut off"]) == 0
     kinds = json.loads(path.read_text())["kinds"]
-    assert set(kinds) >= {"killed", "paused", "cut off"}
+    assert set(kinds) == {"killed", "paused", "cut off"}
     assert all(kind["trials"] == 1 for kind in kinds.values())
