@@ -16,7 +16,9 @@ from tests.model.run import COMMITS_MIN, RUN_MS, draw_plan, run_seed
 from waltz_core.locks.table import LockTable
 from waltz_core.server.append_queue import Barrier
 from waltz_core.server.appender import Appender
+from waltz_testing.simulation.contents import Sectors
 from waltz_testing.simulation.mount import Mount
+from waltz_testing.simulation.volume import Volume
 
 HERE = Path(__file__).parent
 KEPT = [
@@ -62,6 +64,14 @@ def test_the_same_seed_gives_the_same_trace_whatever_the_order_of_sets_is(tmp_pa
     assert not failed
     assert len(one) == 3
     assert one == other
+
+
+def test_a_simulated_disk_lists_its_directories_in_the_same_order_in_each_process() -> None:
+    volume = Volume(Sectors)
+    names = [f"journal/{number}" for number in range(20)]
+    for name in ["journal", *reversed(names)]:
+        volume.make_directory(name)
+    assert volume.names_in("journal") == ([], sorted(names))
 
 
 # ---- a checker that is awake: something is broken on purpose, and must be found ----------------

@@ -122,7 +122,7 @@ class Volume(Generic[C]):
             self.durable_files.pop(name, None)
 
     def names_in(self, directory: str) -> tuple[list[str], list[str]]:
-        """Files and directories in a directory, by path.
+        """Files and directories in a directory, by path; the latter in an order that does not depend on the process.
 
         Raises:
             FileNotFoundError: it is missing.
@@ -130,7 +130,7 @@ class Volume(Generic[C]):
         if directory not in self.directories:
             raise FileNotFoundError(2, f"no such directory: {directory}")
         files = [name for name in self.files if parent_of(name) == directory]
-        return files, [name for name in self.directories if name and parent_of(name) == directory]
+        return files, sorted(name for name in self.directories if name and parent_of(name) == directory)
 
     # ---- for tests -------------------------------------------------------------------------------
 
