@@ -13,6 +13,7 @@ from tests.model.cluster import KEY, ROOT, RawPeer, SimCluster
 from waltz_core.base.edge import Reading, WallClock, ZkDone, ZkGet, ZkSet
 from waltz_core.base.ids import Endpoint, ReqId, make_req_id
 from waltz_core.server.config import ServerConfig
+from waltz_core.server.feed_cache import FRAME_SIZE
 from waltz_core.server.snapshot import RESPONSE_BOUNDS
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.client_codec import VERSIONS
@@ -683,6 +684,30 @@ def test_a_mount_is_cut_short_only_for_clients_that_go_on_by_themselves() -> Non
     client.wait(lambda: messages.MountResponse(req_id, messages.PartitionState.READY) in client.received)
     assert len(client.feed()) == 4
     assert messages.FeedSuspended(req_id) not in client.received, "it reached the mark"
+
+
+def test_a_client_far_behind_in_every_partition_is_brought_level_in_bounded_pieces() -> None:
+    """Its mounts are passed in one step; none of the feeds that they begin may cost the connection."""
+    partitions, each, limit = 6, 150, 5_000
+    cluster = opened(partitions=partitions, server_options={"out_bytes_max": limit})
+    writer = Client(cluster)
+    for partition in range(partitions):
+        writer.mount(partition=partition)
+    for partition in range(partitions):
+        for _ in range(each):
+            writer.append(b"x", partition=partition)
+    writer.wait(lambda: len(writer.feed()) == partitions * each)
+
+    sizes: list[int] = []
+    client = windowed(cluster)
+    cluster.world.on_send = lambda node, conn, data: sizes.append(len(data)) if conn > 0 else None
+    asked = {client.req_id(partition): partition for partition in range(partitions)}
+    client.send(*(messages.MountRequest(req_id, -1, partition) for req_id, partition in asked.items()))
+    client.wait(lambda: len(client.received) == partitions * (each + 1), 5_000)
+    ready = [m for m in client.received if m == messages.MountResponse(m.req_id, messages.PartitionState.READY)]
+    assert {message.req_id for message in ready} == set(asked)
+    assert len([size for size in sizes if size > limit]) > 1, "the limit is not reached"
+    assert max(sizes) < limit + FRAME_SIZE * each + 1_000, "more than one slice of one partition above it"
 
 
 def test_a_feed_window_of_nothing_costs_the_connection() -> None:

@@ -141,6 +141,7 @@ class ClientPort:
         self._backlogged: dict[int, ClientConn] = {}
         self._rests = False  # the alarm of what is left for the next step is set, or has rung
         self._unsent: dict[int, ClientConn] = {}  # connections with bytes to send in this step
+        self._full: dict[int, ClientConn] = {}  # their feeds wait for the next step: this one sends them enough
         self._frames: dict[tuple[int, int], tuple[bytes, bytes]] = {}  # id and version → frames, and under the version
 
     def __len__(self) -> int:
@@ -192,6 +193,7 @@ class ClientPort:
         self._restless.pop(conn.conn, None)
         self._heard.pop(conn.conn, None)
         self._unsent.pop(conn.conn, None)
+        self._full.pop(conn.conn, None)
         if conn.client_id is not None:
             self.claims.gone(conn.client_id, conn.conn)
         self._forget_work(conn)
@@ -421,14 +423,11 @@ class ClientPort:
         conn = self._conns.get(conn_id)
         if conn is None or conn.closing:
             return
-        if len(conn.out) > self._config.out_bytes_max or conn.backlog:
-            if isinstance(message, _BULK):
-                self._put_off(conn, message)
-                return
-            if len(conn.out) > 2 * self._config.out_bytes_max:
-                self.close(conn_id, "it asks for more at once than can be sent")
-                return
-        self._encode(conn, message)
+        # What has no payload is small, and a step answers only so many requests.
+        if isinstance(message, _BULK) and (conn.backlog or len(conn.out) > self._config.out_bytes_max):
+            self._put_off(conn, message)
+        else:
+            self._encode(conn, message)
 
     def _encode(self, conn: ClientConn, message: messages.ClientMessage) -> None:
         self._unsent[conn.conn] = conn
@@ -468,6 +467,9 @@ class ClientPort:
             # The frames are kept too: an id may come back once its object is gone.
             known = self._frames[key] = effect.frames, with_version(effect.frames, conn.version)
         conn.out += known[1]
+        if conn.conn not in self._full and conn.writable and len(conn.out) > self._config.out_bytes_max:
+            self._full[conn.conn] = conn
+            self._partitions.writable(conn.conn, conn.partitions, False)
         self._unsent[conn.conn] = conn
 
     def _send(self, conn: ClientConn) -> None:
@@ -483,13 +485,23 @@ class ClientPort:
             self._send(conn)
         self._unsent.clear()
         self._frames.clear()
-        if self._restless or self._rests:
+        if self._full:
+            self._go_on()
+            self._alarms.set(ClientAlarm.REST, now)
+        elif self._restless or self._rests:
             turns = self._budget.next_turns(now) if self._turns.ready else None
             rest = now if any(conn.writable for conn in self._backlogged.values()) else None
             # Of a piece of keep-alives nothing waits for a turn.
             more = now if self._starving() else None
             self._alarms.set(ClientAlarm.REST, earliest(turns, more, rest))
             self._rests = bool(self._restless)
+
+    def _go_on(self) -> None:
+        """Connections that were sent as much as one step sends get the next slices of their feeds in the next one."""
+        for conn in self._full.values():
+            if conn.writable:
+                self._partitions.writable(conn.conn, conn.partitions, True)
+        self._full.clear()
 
     def hold_back(self) -> None:
         """Stop reading from clients that ask more than their part, or do not read; and resume."""
