@@ -106,7 +106,7 @@ PER_THOUSAND = {
     "a replica was repaired": 45,
     "a server died with appends in flight": 64,
     "a server read no more from a connection for a while": 114,
-    "a server was seen to have ended": 600,
+    "a server was seen to have ended": 120,
     "a session ended because a disk was full": 33,
     "a session ended with appends in flight": 171,
     "a session lost the race for the metadata": 11,
