@@ -6,7 +6,14 @@ import gc
 import sys
 from types import FrameType
 
+import attrs
+import pytest
+
+from tests.model.app import App
 from tests.model.cluster import SimCluster
+from tests.model.observer import Observer
+from tests.model.test_phases import HABITS
+from waltz_core.access.admission import Places
 from waltz_testing.simulation.world import SimNode
 
 MINUTE = 60_000
@@ -58,3 +65,23 @@ def test_idle_partitions_cost_a_process_nothing() -> None:
     many, steps_of_many = idle_costs(500)
     assert many == few
     assert max(steps_of_few, steps_of_many) < 12, "only sessions with ZooKeeper are kept alive"
+
+
+@pytest.mark.parametrize("by_server", [False, True])
+def test_hours_without_anything_to_do_end_no_connection(by_server: bool) -> None:
+    """Whoever keeps a connection to another process says something before that takes it for forgotten."""
+    places = Places(unproven_ms=MINUTE // 2, idle_ms=30 * MINUTE)  # as configurations have it
+    options = {"places": places}
+    cluster = SimCluster(1, servers=3, partitions=6, server_options=options, storage_options=options)
+    cluster.start()
+    cluster.until_open()
+    App(Observer(cluster), 0, attrs.evolve(HABITS, by_server=by_server)).start()  # reads no payload, so has no request
+    world = cluster.world
+    world.run(world.now + MINUTE // 4)
+    nodes = [*cluster.servers, *(storage.node for storage in cluster.storages)]
+    connections = sum(len(node.conns) for node in nodes)
+    ended: list[tuple[str, object]] = []
+    world.on_rare = lambda node, effect: ended.append((node.name, effect))
+    world.run(world.now + 180 * MINUTE)
+    assert ended == []
+    assert sum(len(node.conns) for node in nodes) == connections > 12

@@ -96,6 +96,10 @@ class ClusterPort:
         self.hear(now)
         return taken
 
+    def asks(self, link: Link) -> bool:
+        """Whether the view of the cluster is asked over this connection."""
+        return self._membership.keeps(link)
+
     def set_alarm(self) -> None:
         """At the end of a step: the membership may be due earlier now."""
         at = self._membership.deadline()

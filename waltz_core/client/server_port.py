@@ -3,14 +3,15 @@
 The feed goes in runs, one call for all transactions of a partition that came together; payloads are delivered together
 too. A message that no server sends ends the connection, after everything before it has been taken in. Of a STREAM
 connection the server is asked what it can do before the mount that follows, so a mount of any length is cut short
-already; until it has answered, appends and feed requests go as 0.13.2 sends them.
+already; until it has answered, appends and feed requests go as 0.13.2 sends them. An RPC connection asks the same, as
+servers end connections that ask for nothing, and there may be no payloads to read for long.
 """
 
 from __future__ import annotations
 
 from waltz_core.base.edge import Received
 from waltz_core.base.errors import ProtocolError
-from waltz_core.base.ids import make_req_id, req_partition
+from waltz_core.base.ids import make_req_id, req_partition, req_sequence
 from waltz_core.client.calls import MarkRead
 from waltz_core.client.cluster_port import ClusterPort
 from waltz_core.client.connections import Connections
@@ -69,7 +70,7 @@ class ServerPort:
             trouble = str(error)
         if greeted and link.ready:
             self._touch(link)
-            if link.kind is Kind.STREAM:
+            if link.kind is Kind.STREAM or not self._cluster.asks(link):
                 self._ask_capabilities(link)
             self._connections.ready(now, link)
         try:
@@ -206,7 +207,7 @@ class ServerPort:
     def _on_capabilities(self, link: Link, message: ClientMessage) -> bool:
         """Take the answer; ask again with a mount if there was none: the server may not have joined its cluster yet."""
         if link.kind is not Kind.STREAM:
-            return False
+            return isinstance(message, ClusterInfoResponse) and req_sequence(message.req_id) < 0
         if isinstance(message, ClusterInfoResponse):
             link.explains = bool(message.capabilities & Capability.NAMED_APPENDS)
             link.windows = bool(message.capabilities & Capability.FEED_WINDOWS)

@@ -113,6 +113,21 @@ class ClientConn(Peer):
         self.mounts = 0  # of these
         self.refused: set[str] = set()  # what it was refused, so that each is reported once
 
+    def decode(self, data: bytes, count_max: int) -> Batch:
+        """Its messages, in order."""
+        batch: Batch = []
+        try:
+            self.connection.receive(data, batch, count_max)
+        except ProtocolError as error:
+            self.error = str(error)
+        return batch
+
+    def greeted(self, version: int, locks_max: int) -> None:
+        """It has said what it speaks."""
+        self.version = version
+        # What comes of it is no message of the protocol, but goes the way of one.
+        self.connection.look_at(4 * locks_max, oversized(locks_max, version))  # type: ignore[arg-type]
+
 
 class ClientPort:
     """All connections of clients."""
@@ -276,9 +291,9 @@ class ClientPort:
             return None
         self._heard[conn.conn] = conn
         waits = self._waits(conn)
-        batch = self._decode(conn, event.data, 0 if waits else _PIECE)
+        batch = conn.decode(event.data, 0 if waits else _PIECE)
         if not conn.version and conn.connection.version is not None:
-            self._on_greeted(conn, conn.connection.version)
+            conn.greeted(conn.connection.version, self._config.locks_max)
         self._admission.heard(now, conn.conn)
         if batch:
             self._admission.proven(now, conn.conn)
@@ -290,21 +305,6 @@ class ClientPort:
     def _waits(self, conn: ClientConn) -> bool:
         """Whether something of a connection waits for its turn."""
         return conn.conn in self._behind or self._turns.waits(conn.conn)
-
-    def _decode(self, conn: ClientConn, data: bytes, count_max: int) -> Batch:
-        """Messages of a connection, in order."""
-        batch: Batch = []
-        try:
-            conn.connection.receive(data, batch, count_max)
-        except ProtocolError as error:
-            conn.error = str(error)
-        return batch
-
-    def _on_greeted(self, conn: ClientConn, version: int) -> None:
-        conn.version = version
-        locks_max = self._config.locks_max
-        # What comes of it is no message of the protocol, but goes the way of one.
-        conn.connection.look_at(4 * locks_max, oversized(locks_max, version))  # type: ignore[arg-type]
 
     def handled(self, conn: ClientConn) -> None:
         """What came in one piece was handled: close the connection if the piece ended in a breach of the protocol."""
@@ -390,7 +390,7 @@ class ClientPort:
         """Decode the next piece of each connection that has no decoded requests left."""
         for conn in self._starving():
             del self._behind[conn.conn]
-            self._put_in_turn(conn, self._decode(conn, b"", _PIECE))
+            self._put_in_turn(conn, conn.decode(b"", _PIECE))
             self.handled(conn)
 
     def _starving(self) -> list[ClientConn]:

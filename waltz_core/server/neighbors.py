@@ -41,6 +41,7 @@ HELLO_TEXT = "Waltz Server"
 PAUSE_MIN_MS = 100
 PAUSE_MAX_MS = 30_000
 GREETING_MS = 10_000
+ASK_MS = 600_000  # as often as clients send their keep-alives: who is silent for half an hour loses its connection
 _VERSIONS = (5,)  # who watches speaks it
 _WORTH_A_LINE = 3  # failures in a row: a server that ends, or restarts, is no trouble of the watch
 
@@ -72,7 +73,7 @@ class _Calm(Attempts):
 class Neighbor(Dialer[ClientMessage]):
     """One other server, from the time when its descriptor appears to its end."""
 
-    __slots__ = ("_asked", "_calm", "name", "seen")
+    __slots__ = ("_ask_at", "_asked", "_calm", "name", "seen")
 
     def __init__(
         self, name: str, endpoint: Endpoint, out: Emits[DialerEffect], new_conn: Callable[[], int], rng: Rng
@@ -92,10 +93,12 @@ class Neighbor(Dialer[ClientMessage]):
         self.name = name
         self.seen = False  # it has let us in
         self._asked = False  # on the present connection
+        self._ask_at: int | None = None  # when it is asked again; None without a connection
 
     def dialed(self, now: int) -> None:
         """The connection stands."""
         self._asked = False
+        self._ask_at = now + ASK_MS
         super().dialed(now)
 
     def received(self, data: bytes) -> list[ClientMessage]:
@@ -103,11 +106,32 @@ class Neighbor(Dialer[ClientMessage]):
         answers = super().received(data)
         if self.state is DialState.READY and not self._asked:
             self._asked = self.seen = True
-            self.send(ClusterInfoRequest(make_req_id(-1, 0, 0, 0), client_id_wanted=False, subscribe=False))
+            self._ask()
         if any(isinstance(answer, ClusterInfoResponse) for answer in answers) and self._calm.answered():
             self._out.put(Report(Level.INFO, f"server {self.endpoint} is watched again"))
         self.flush()
         return answers
+
+    def closed(self, now: int, reason: str, *, untrusted: bool = False) -> None:
+        """The connection ended, or the dial failed."""
+        self._ask_at = None
+        super().closed(now, reason, untrusted=untrusted)
+
+    def due(self, now: int) -> None:
+        """Besides what every dialer does: ask again, or the connection would end as one that is idle."""
+        super().due(now)
+        if self._ask_at is not None and now >= self._ask_at:
+            self._ask_at = now + ASK_MS
+            if self.state is DialState.READY:
+                self._ask()
+                self.flush()
+
+    def deadline(self) -> int | None:
+        """When `due` has something to do."""
+        return earliest(super().deadline(), self._ask_at)
+
+    def _ask(self) -> None:
+        self.send(ClusterInfoRequest(make_req_id(-1, 0, 0, 0), client_id_wanted=False, subscribe=False))
 
 
 class Neighbors:

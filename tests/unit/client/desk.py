@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.fixed_membership import FixedMembership
 from waltz_core.base.edge import CloseConn, Closed, Dial, Dialed, Received, Send
-from waltz_core.base.ids import Endpoint, ReqId, make_req_id
+from waltz_core.base.ids import Endpoint, ReqId, make_req_id, req_sequence
 from waltz_core.client.calls import Failed, Open, Submit
 from waltz_core.client.link import Kind
 from waltz_core.client.node import ClientNode
@@ -55,7 +55,7 @@ class Desk:
         self.codecs: dict[int, Connection[Any]] = {}
         self.sent: dict[tuple[Endpoint, Kind], list[Any]] = {}
         self.closed: list[CloseConn] = []
-        self.capability_requests: list[ClusterInfoRequest] = []
+        self.capability_requests: dict[Kind, list[ClusterInfoRequest]] = {kind: [] for kind in Kind}
         self.step()
 
     # ---- driving -------------------------------------------------------------------------------
@@ -86,10 +86,11 @@ class Desk:
     def _received(self, conn: int, data: bytes) -> None:
         found: list[Any] = []
         self.codecs[conn].receive(data, found)
-        if self.conns[conn][1] is Kind.STREAM:  # the question what the server can do stands apart
-            self.capability_requests += [one for one in found if isinstance(one, ClusterInfoRequest)]
-            found = [one for one in found if not isinstance(one, ClusterInfoRequest)]
-        self.sent.setdefault(self.conns[conn], []).extend(found)
+        for message in found:
+            if isinstance(message, ClusterInfoRequest) and req_sequence(message.req_id) < 0:
+                self.capability_requests[self.conns[conn][1]].append(message)  # stands apart
+            else:
+                self.sent.setdefault(self.conns[conn], []).append(message)
 
     def change(self, endpoints: EndpointMap) -> list[Any]:
         """The map of the cluster becomes another one."""

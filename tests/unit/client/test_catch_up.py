@@ -14,6 +14,7 @@ from tests.unit.client.test_partition import explain
 from waltz_core.base.edge import Dial, Dialed, Received, Send
 from waltz_core.base.ids import make_req_id
 from waltz_core.client.calls import Committed, Consumed, Deliver, Open
+from waltz_core.client.link import Kind
 from waltz_core.client.node import ClientNode
 from waltz_core.client.settings import ClientSettings
 from waltz_core.wire.client_messages import (
@@ -156,7 +157,7 @@ def test_the_client_names_its_room_from_the_first_request_after_the_mount() -> N
     desk.step(Open(0, -1, True))
     desk.connect()
     (mount,) = desk.take()
-    assert desk.capability_requests[0].capabilities == ClientCapability.FEED_WINDOWS
+    assert desk.capability_requests[Kind.STREAM][0].capabilities == ClientCapability.FEED_WINDOWS
     explain(desk, Capability.FEED_WINDOWS)
     desk.send(foreign(0), foreign(1), FeedSuspended(mount.req_id), MountResponse(mount.req_id, READY))
     assert desk.take() == [FeedWindowRequest(mount.req_id, 1, 8)]

@@ -25,6 +25,7 @@ from waltz_core.client.calls import (
     SubmitMany,
 )
 from waltz_core.client.columns import Columns, RowLocks
+from waltz_core.client.link import Kind
 from waltz_core.client.membership import MembershipNote, NullMembership, Servers
 from waltz_core.wire.client_messages import (
     AppendRefused,
@@ -59,7 +60,7 @@ def explained() -> Desk:
     """A mounted partition at a server that explains refusals."""
     desk = Desk()
     desk.mounted()
-    request = desk.capability_requests[-1]
+    request = desk.capability_requests[Kind.STREAM][-1]
     desk.send(ClusterInfoResponse(request.req_id, 0, "c", UUID(int=1), 2, -1, Capability.NAMED_APPENDS, ()))
     return desk
 

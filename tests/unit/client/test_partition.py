@@ -826,7 +826,7 @@ def test_more_room_does_not_put_off_the_next_request() -> None:
 
 def explain(desk: Desk, capabilities: int = Capability.NAMED_APPENDS) -> None:
     """The server tells what it can."""
-    request = desk.capability_requests.pop()
+    request = desk.capability_requests[Kind.STREAM].pop()
     desk.send(ClusterInfoResponse(request.req_id, 0, "c", UUID(int=1), 2, -1, capabilities, ()))
 
 
@@ -857,7 +857,7 @@ def test_a_server_that_does_not_take_names_gets_none_also_after_one_that_does() 
     desk = Desk()
     desk.mounted()
     explain(desk)
-    desk.capability_requests.clear()
+    desk.capability_requests[Kind.STREAM].clear()
     desk.cut()
     desk.wait(200)
     desk.connect()
@@ -867,7 +867,7 @@ def test_a_server_that_does_not_take_names_gets_none_also_after_one_that_does() 
     desk.take()
     desk.submit("a", lock=5)
     assert kinds(desk.take()) == ["AppendRequest"]
-    assert desk.capability_requests == []  # an answer is asked for once per connection
+    assert desk.capability_requests[Kind.STREAM] == []  # an answer is asked for once per connection
 
 
 def test_a_server_that_could_not_say_what_it_takes_is_asked_again_with_the_mount() -> None:
@@ -875,7 +875,7 @@ def test_a_server_that_could_not_say_what_it_takes_is_asked_again_with_the_mount
     desk.step(Open(0, -1, True))
     desk.connect()
     (mount,) = desk.take()
-    request = desk.capability_requests.pop()
+    request = desk.capability_requests[Kind.STREAM].pop()
     desk.send(ErrorResponse(request.req_id, ErrorCode.NOT_READY, "not joined"), MountResponse(mount.req_id, READY))
     explain(desk)
     desk.take()

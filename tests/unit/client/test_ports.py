@@ -131,6 +131,15 @@ def test_a_connection_is_greeted_asked_what_it_can_do_and_mounted_over() -> None
     assert process.step(Received(STREAM, process.servers[STREAM].hello())) == told
 
 
+def test_a_connection_for_reads_asks_too_before_there_is_anything_to_read() -> None:
+    """Servers end connections that ask for nothing."""
+    process = Process()
+    process.step(Open(0, -1, True))
+    assert process.step(Dialed(RPC)) == [(RPC, [HELLO])]
+    question = ClusterInfoRequest(make_req_id(7, 0, 0, -1), False, False, ClientCapability.FEED_WINDOWS)
+    assert process.step(Received(RPC, process.servers[RPC].hello())) == [(RPC, [question])]
+
+
 def test_a_lost_connection_is_reported_before_its_partition_waits_and_is_dialed_again_after_a_pause() -> None:
     process = Process()
     process.mounted()

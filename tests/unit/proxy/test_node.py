@@ -56,7 +56,8 @@ def test_the_mark_is_asked_for_in_the_step_that_tells_of_a_server() -> None:
     (dial,) = [effect for effect in desk.join() if isinstance(effect, Dial)]
     assert dial.endpoint.host == "host"
     desk.connect()
-    assert [type(message) for _, message in desk.asked] == [messages.HighWaterMarkRequest]
+    asked = [messages.ClusterInfoRequest, messages.HighWaterMarkRequest]
+    assert [type(message) for _, message in desk.asked] == asked
 
 
 def test_the_mark_is_asked_for_anew_when_nothing_can_be_read_behind_it() -> None:
@@ -70,7 +71,8 @@ def test_the_mark_is_asked_for_anew_when_nothing_can_be_read_behind_it() -> None
     out, probe = desk.serve_range(readable=False)
     assert (probe.first_id, probe.last_id) == (MARK + 1, MARK)
     assert [(type(effect), effect.conn) for effect in out] == [(Send, conn)]
-    assert [type(message) for _, message in desk.asked] == [messages.HighWaterMarkRequest]
+    asked = [messages.ClusterInfoRequest, messages.HighWaterMarkRequest]
+    assert [type(message) for _, message in desk.asked] == asked
 
 
 def test_the_flush_of_a_mount_leaves_in_the_step_of_the_mount() -> None:

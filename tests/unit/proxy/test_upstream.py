@@ -69,7 +69,7 @@ def test_its_connections_are_numbered_on_and_it_says_that_it_carries_others() ->
     desk.connect()
     (mount,) = [message for message in desk.take() if isinstance(message, MountRequest)]
     assert mount.seq_num == FIRST
-    capabilities = desk.capability_requests[0].capabilities
+    capabilities = desk.capability_requests[Kind.STREAM][0].capabilities
     assert capabilities == ClientCapability.FEED_WINDOWS | ClientCapability.CARRIES_OTHERS
     desk.cut()
     desk.wait(5_000)
