@@ -1039,9 +1039,9 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "servers of 0.13.2 are watched",
-        "cluster.view",
-        "if descriptor.extension == mark and descriptor",
-        "if descriptor",
+        "cluster.registration",
+        "if other.extension == OUR_MARK and other.endpoint",
+        "if other.endpoint",
         ("tests/unit/cluster/test_coordinator.py",),
     ),
     Mutant(

@@ -16,7 +16,7 @@ from waltz_core.cluster.assignment import FewerPartitionsError, Member
 from waltz_core.cluster.coordinator import Coordinator
 from waltz_core.cluster.notifications import CoordinatorEffect
 from waltz_core.cluster.registration import Registration, View
-from waltz_core.cluster.view import Round, members_of
+from waltz_core.cluster.view import Round, descriptors_of
 from waltz_core.zookeeper.znodes import PartitionAssignment, ServerDescriptor, ServerPartitions
 
 
@@ -134,11 +134,11 @@ class Coordinator0132(Coordinator):
 
     make_registration = Registration0132
 
-    def _read_members(self, reading: Round, out: list[CoordinatorEffect]) -> dict[int, ServerDescriptor]:
-        members = super()._read_members(reading, out)
-        if members_of(reading)[1]:
+    def _read_descriptors(self, reading: Round, out: list[CoordinatorEffect]) -> dict[str, ServerDescriptor]:
+        descriptors = super()._read_descriptors(reading, out)
+        if descriptors_of(reading)[1]:
             raise _UnreadableChildError
-        return members
+        return descriptors
 
     def _evaluate(self, now: int, reading: Round, out: list[CoordinatorEffect]) -> None:
         # The exception ends the handling of this and of every later change (zk-D4).

@@ -70,15 +70,13 @@ from waltz_core.cluster.questions import (
     TakeId,
     WriteView,
 )
-from waltz_core.cluster.registration import OUR_MARK, Registration, View, deletions, preference_problem
+from waltz_core.cluster.registration import Registration, View, deletions, preference_problem
 from waltz_core.cluster.view import (
     ClusterParameters,
     ContradictionError,
     Round,
     UnreadableError,
-    descriptors_at,
-    members_of,
-    neighbors_of,
+    descriptors_of,
     own_descriptors,
     parameters_of,
     same_cluster,
@@ -465,7 +463,8 @@ class Coordinator:
             return
         if reading.replicas is not None:
             self._published.replicas(reading.replicas, out)
-        self._members = members = self._read_members(reading, out)
+        descriptors = self._read_descriptors(reading, out)
+        self._members = members = {one.server_id: one for one in descriptors.values()}
         assignment = self._decode_assignment(data, out)
         if self._state is CoordinatorState.ENDED:
             return
@@ -480,18 +479,17 @@ class Coordinator:
                 self.is_coordinator,
                 members,
                 own,
-                descriptors_at(reading, self._registration.endpoint, self._session_id),
-                neighbors_of(reading, self._registration.endpoint, self._session_id, OUR_MARK),
+                {name: descriptor for name, descriptor in sorted(descriptors.items()) if name not in own},
                 assignment,
                 stat,
             )
             self._write(now, self._registration.writes(view, out), out)
 
-    def _read_members(self, reading: Round, out: list[CoordinatorEffect]) -> dict[int, ServerDescriptor]:
-        """The members; a descriptor that cannot be read is skipped, and reported."""
-        members, problems = members_of(reading)
+    def _read_descriptors(self, reading: Round, out: list[CoordinatorEffect]) -> dict[str, ServerDescriptor]:
+        """By the names of their znodes; one that cannot be read is skipped, and reported."""
+        descriptors, problems = descriptors_of(reading)
         self._published.spoilt(problems, out)
-        return members
+        return descriptors
 
     def _decode_assignment(self, data: ZkDone, out: list[CoordinatorEffect]) -> PartitionAssignment | None:
         try:

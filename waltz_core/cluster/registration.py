@@ -50,8 +50,7 @@ class View:
     coordinates: bool  # ours has the smallest id of all
     members: dict[int, ServerDescriptor]
     own: dict[str, ZkDone]  # descriptors that our session wrote, by the name of the znode
-    predecessors: tuple[str, ...]  # znodes of others that name our address
-    neighbors: tuple[tuple[str, Endpoint], ...]  # the other servers with our mark, by the names of their znodes
+    others: dict[str, ServerDescriptor]  # that other sessions wrote, by the sorted names of the znodes
     assignment: PartitionAssignment | None  # None where it cannot be read
     stat: ZkStat  # of the assignment's znode
 
@@ -105,9 +104,10 @@ class Registration:
 
     def writes(self, view: View, out: list[CoordinatorEffect]) -> list[ZkCreate | ZkSet | ZkDelete]:
         """The writes that lead from the view to what ZooKeeper should hold, without tickets; none if it does."""
+        neighbors = self._neighbors(view)
         if self.extension == OUR_MARK:
-            self._published.neighbors(view.neighbors, out)
-        self._gone.intersection_update(name for name, _ in view.neighbors)
+            self._published.neighbors(neighbors, out)
+        self._gone.intersection_update(name for name, _ in neighbors)
         if self._gone:
             return list(deletions(self._paths, sorted(self._gone)))
         self._registered = self._registered or bool(view.own)
@@ -123,6 +123,14 @@ class Registration:
         if assignment is None:
             return []
         return [ZkSet(0, self._paths.servers, encode_partition_assignment(assignment), view.stat.version)]
+
+    def _neighbors(self, view: View) -> tuple[tuple[str, Endpoint], ...]:
+        """The servers elsewhere that run our policy, by the names of their znodes."""
+        return tuple(
+            (name, other.endpoint)
+            for name, other in view.others.items()
+            if other.extension == OUR_MARK and other.endpoint != self.endpoint
+        )
 
     def _may_join(self, view: View, out: list[CoordinatorEffect]) -> bool:
         """Not while our joining would make a coordinator of 0.13.2 throw (zk-D1)."""
@@ -151,7 +159,7 @@ class Registration:
 
     def _left_behind(self, view: View) -> tuple[str, ...]:
         """Descriptors of processes that listened where we listen now."""
-        return view.predecessors
+        return tuple(name for name, other in view.others.items() if other.endpoint == self.endpoint)
 
     def _assignment(self, view: View, out: list[CoordinatorEffect]) -> PartitionAssignment | None:
         """The assignment if we have to write it: an outdated one as coordinator, or for new preferences."""

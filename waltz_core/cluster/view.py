@@ -103,18 +103,16 @@ def same_cluster(root: str, before: ClusterParameters | None, present: ClusterPa
     return present
 
 
-def members_of(reading: Round) -> tuple[dict[int, ServerDescriptor], list[tuple[str, ProtocolError]]]:
-    """Servers by id, and the names of znodes that are no descriptor of one."""
-    members: dict[int, ServerDescriptor] = {}
+def descriptors_of(reading: Round) -> tuple[dict[str, ServerDescriptor], list[tuple[str, ProtocolError]]]:
+    """Descriptors of servers, and what is none of those, each by the name of its znode."""
+    descriptors: dict[str, ServerDescriptor] = {}
     problems: list[tuple[str, ProtocolError]] = []
     for name, answer in reading.descriptors.items():
         try:
-            descriptor = decode_server_descriptor(answer.data or b"")
+            descriptors[name] = decode_server_descriptor(answer.data or b"")
         except ProtocolError as problem:
             problems.append((name, problem))
-        else:
-            members[descriptor.server_id] = descriptor
-    return members, problems
+    return descriptors, problems
 
 
 def own_descriptors(reading: Round, session_id: int) -> dict[str, ZkDone]:
@@ -124,33 +122,6 @@ def own_descriptors(reading: Round, session_id: int) -> dict[str, ZkDone]:
         for name, answer in reading.descriptors.items()
         if answer.stat is not None and answer.stat.ephemeral_owner == session_id
     }
-
-
-def descriptors_at(reading: Round, endpoint: Endpoint, session_id: int) -> tuple[str, ...]:
-    """Those that name an address, and were not written by our session."""
-    names = []
-    for name, answer in sorted(reading.descriptors.items()):
-        try:
-            descriptor = decode_server_descriptor(answer.data or b"")
-        except ProtocolError:
-            continue
-        if descriptor.endpoint == endpoint and (answer.stat is None or answer.stat.ephemeral_owner != session_id):
-            names.append(name)
-    return tuple(names)
-
-
-def neighbors_of(reading: Round, own: Endpoint, session_id: int, mark: bytes) -> tuple[tuple[str, Endpoint], ...]:
-    """Names and addresses of the servers elsewhere whose descriptors end with `mark`."""
-    neighbors = []
-    for name, answer in sorted(reading.descriptors.items()):
-        try:
-            descriptor = decode_server_descriptor(answer.data or b"")
-        except ProtocolError:
-            continue
-        ours = answer.stat is not None and answer.stat.ephemeral_owner == session_id
-        if descriptor.extension == mark and descriptor.endpoint != own and not ours:
-            neighbors.append((name, descriptor.endpoint))
-    return tuple(neighbors)
 
 
 def owners(assignment: PartitionAssignment) -> list[tuple[int, int, int]]:
