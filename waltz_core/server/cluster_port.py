@@ -7,13 +7,16 @@ What the coordinator says is written into `ClusterState`, where every part reads
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import ClassVar, Protocol, TypeAlias
 from uuid import UUID
 
 from waltz_core.access.roles import Access
 from waltz_core.base.edge import (
     Closed,
+    Dialed,
     Level,
+    Received,
     Report,
     ZkDone,
     ZkEvent,
@@ -103,7 +106,7 @@ class ClusterPort:
         self._preferences = self.make_preferences(
             config.root, config.endpoint, context.out, context.pending, context.alarms, context.rng
         )
-        self.neighbors = Neighbors(context.out, context.new_conn, context.rng)
+        self._neighbors = Neighbors(context.out, partial(context.new_conn, self), context.rng)
         self._preferred = dict.fromkeys(config.preferred_partitions)
         self._preferences_registered = True  # what was asked for last is in ZooKeeper
         self._preferring: list[tuple[int, PreferenceAnswer]] = []  # answers that wait for that
@@ -134,8 +137,8 @@ class ClusterPort:
             case ClusterAlarm.PREFERENCES:
                 self._preferences.due()
             case ClusterAlarm.NEIGHBORS:
-                self.neighbors.due(now)
-                self.set_alarm()
+                self._neighbors.due(now)
+                self._set_alarm()
 
     def answered(self, now: int, event: ZkDone | ZkFailed, what: Awaited | None) -> None:
         """ZooKeeper has answered a request, which was not for a partition or a repair."""
@@ -169,18 +172,31 @@ class ClusterPort:
         self._coordinator.leave(now, effects)
         self._on_effects(now, effects)
 
-    def neighbor_closed(self, now: int, event: Closed) -> None:
+    # ---- other servers -----------------------------------------------------------------------
+
+    def dialed(self, now: int, event: Dialed) -> None:
+        """A connection to another server stands."""
+        self._neighbors.dialed(now, event.conn)
+        self._set_alarm()
+
+    def received(self, now: int, event: Received) -> None:
+        """Bytes from another server."""
+        self._neighbors.received(event.conn, event.data)
+        self._set_alarm()
+
+    def closed(self, now: int, event: Closed) -> None:
         """A connection to another server has ended, or could not be made: that server may be gone."""
-        name = self.neighbors.closed(now, event)
+        name = self._neighbors.closed(now, event)
         if name is not None:
             effects: list[CoordinatorEffect] = []
             self._coordinator.gone(now, name, effects)
             self._on_effects(now, effects)
-        self.set_alarm()
+        self._set_alarm()
 
-    def set_alarm(self) -> None:
-        """Something has happened to a connection to another server."""
-        self._alarms.set(ClusterAlarm.NEIGHBORS, self.neighbors.deadline())
+    def _set_alarm(self) -> None:
+        self._alarms.set(ClusterAlarm.NEIGHBORS, self._neighbors.deadline())
+
+    # ---- what the coordinator says -----------------------------------------------------------
 
     def _on_effects(self, now: int, effects: Iterable[CoordinatorEffect]) -> None:
         for effect in effects:
@@ -195,8 +211,8 @@ class ClusterPort:
                     self._state.replicas = assignments
                     self._partitions.replicas_changed(now)
                 case NeighborsChanged(servers):
-                    self.neighbors.changed(servers)
-                    self.set_alarm()
+                    self._neighbors.changed(servers)
+                    self._set_alarm()
                 case PreferencesRegistered():
                     self._preferences_registered = True
                     self._answer_preferring()

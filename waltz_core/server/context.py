@@ -8,7 +8,7 @@ may end its connection, and with it the requests that wait for it in partitions.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from waltz_core.access.admission import Silence
 from waltz_core.access.roles import RolesChanged
@@ -16,10 +16,13 @@ from waltz_core.base.alarms import Alarms, SetsAlarms
 from waltz_core.base.contract import Rng, Tickets
 from waltz_core.base.edge import (
     CloseConn,
+    Closed,
     ConnEffect,
     ConnEvent,
+    Dialed,
     Ended,
     Reading,
+    Received,
     Report,
     Shutdown,
     WallClock,
@@ -274,6 +277,19 @@ class ClusterState:
         return self._storages.get(partition_id, ())
 
 
+class Dials(Protocol):
+    """A part that dials other nodes. It hears of its own connections only."""
+
+    def dialed(self, now: int, event: Dialed) -> None:
+        """A connection stands."""
+
+    def received(self, now: int, event: Received) -> None:
+        """Bytes from the other node."""
+
+    def closed(self, now: int, event: Closed) -> None:
+        """A connection has ended, or could not be made."""
+
+
 class NodeContext:
     """One for each server process."""
 
@@ -285,6 +301,7 @@ class NodeContext:
         "cluster",
         "config",
         "data_cache",
+        "dialed",
         "journals",
         "out",
         "pending",
@@ -307,9 +324,11 @@ class NodeContext:
         policy = config.archiving
         self.archive = None if policy is None else Archive(policy, self.out, self.tickets)
         self.waiting = Shares()  # requests without an answer, by connection
+        self.dialed: dict[int, Dials] = {}  # who dialed each connection, until it has ended
         self._last_dialed = 0
 
-    def new_conn(self) -> int:
-        """The number of a connection that we dial."""
+    def new_conn(self, owner: Dials) -> int:
+        """The number of a connection that `owner` dials."""
         self._last_dialed -= 1
+        self.dialed[self._last_dialed] = owner
         return self._last_dialed

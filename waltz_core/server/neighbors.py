@@ -155,10 +155,6 @@ class Neighbors:
                 neighbor.want()
                 self._keep(neighbor)
 
-    def owns(self, conn: int) -> bool:
-        """Whether a dialed connection is one of these."""
-        return conn in self._of_conn
-
     def dialed(self, now: int, conn: int) -> None:
         """A connection stands."""
         self._of_conn[conn].dialed(now)

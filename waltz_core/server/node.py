@@ -84,6 +84,7 @@ class ServerNode:
         self._replies = context.clients.items
         self._alarms = context.alarms
         self._pending = context.pending
+        self._dialed = context.dialed
         self._partitions = self.make_partitions(context)
         self._clients = self.make_clients(context, self._partitions)
         self._storage = StoragePort(context, self._partitions)
@@ -222,19 +223,15 @@ class ServerNode:
     # ---- events ------------------------------------------------------------------------------
 
     def _on_dialed(self, now: int, event: Dialed) -> None:
-        if self._cluster.neighbors.owns(event.conn):
-            self._cluster.neighbors.dialed(now, event.conn)
-            self._cluster.set_alarm()
-        else:
-            self._storage.dialed(now, event)
+        owner = self._dialed.get(event.conn)
+        if owner is not None:
+            owner.dialed(now, event)
 
     def _on_received(self, now: int, event: Received) -> None:
         if event.conn < 0:
-            if self._cluster.neighbors.owns(event.conn):
-                self._cluster.neighbors.received(event.conn, event.data)
-                self._cluster.set_alarm()
-                return
-            self._storage.received(now, event)
+            owner = self._dialed.get(event.conn)
+            if owner is not None:
+                owner.received(now, event)
             if self._replies:
                 self._clients.deliver()
             return
@@ -245,10 +242,9 @@ class ServerNode:
 
     def _on_closed(self, now: int, event: Closed) -> None:
         if event.conn < 0:
-            if self._cluster.neighbors.owns(event.conn):
-                self._cluster.neighbor_closed(now, event)
-            else:
-                self._storage.closed(now, event)
+            owner = self._dialed.pop(event.conn, None)
+            if owner is not None:
+                owner.closed(now, event)
             self._clients.deliver()
         else:
             self._clients.closed(now, event)

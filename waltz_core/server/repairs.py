@@ -10,16 +10,17 @@ greets the replica.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TypeAlias
 
 from waltz_core.base.alarms import SetsAlarms
 from waltz_core.base.contract import earliest
-from waltz_core.base.edge import Level, Report, ZkDone, ZkFailed, ZkGet
+from waltz_core.base.edge import Closed, Dialed, Level, Received, Report, ZkDone, ZkFailed, ZkGet
 from waltz_core.base.errors import ConfigError, ProtocolError
 from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_core.base.outbox import Emits
 from waltz_core.base.pending import Awaits
-from waltz_core.server.context import ClusterState, PortsRead, StorageAlarm
+from waltz_core.server.context import ClusterState, Dials, PortsRead, StorageAlarm
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_link import AdminLink
 from waltz_core.wire.dialer import DialerEffect, DialState
@@ -56,23 +57,20 @@ class Repairs:
         out: Emits[RepairEffect],
         awaits: Awaits[PortsRead],
         alarms: SetsAlarms[StorageAlarm],
-        new_conn: Callable[[], int],
+        new_conn: Callable[[Dials], int],
     ) -> None:
         self._path = f"{root}/store/connection"
         self._cluster = cluster
         self._out = out
         self._awaits = awaits
         self._alarms = alarms
-        self._new_conn = new_conn
+        self._new_conn = partial(new_conn, self)
         self._jobs: dict[_Key, _Job] = {}
+        self._links: dict[int, tuple[_Key, AdminLink]] = {}  # by connection; also those that are given up
         self._not_before: dict[_Key, int] = {}
         self._last_outcome: dict[_Key, str] = {}
         self._again: dict[_Key, int] = {}  # replicas that stay damaged, and when they are tried again
         self._pause: dict[_Key, int] = {}
-
-    def owns(self, conn: int) -> bool:
-        """Whether a connection belongs to a repair."""
-        return any(job.link is not None and job.link.conn == conn for job in self._jobs.values())
 
     def asked(self) -> Iterator[tuple[int, str]]:
         """Partition and replica of each repair that a storage node has yet to answer."""
@@ -110,41 +108,31 @@ class Repairs:
         replicas = self._cluster.storages_of(asked.partition_id)
         others = (_admin_port(other, ports) for other in replicas if other != asked.replica)
         job.sources = tuple(source for source in others if source is not None)
-        job.link = AdminLink(target, joined.cluster_key, joined.num_partitions, self._out, self._new_conn)
+        job.link = link = AdminLink(target, joined.cluster_key, joined.num_partitions, self._out, self._new_conn)
+        assert link.conn is not None
+        self._links[link.conn] = key, link
 
-    def dialed(self, now: int, conn: int) -> None:
+    def dialed(self, now: int, event: Dialed) -> None:
         """The node is reached."""
-        link = self._jobs[self._key(conn)].link
-        assert link is not None
+        _, link = self._links[event.conn]
         link.dialed(now)
 
-    def received(self, conn: int, data: bytes) -> None:
-        """Bytes from the node."""
-        key = self._key(conn)
-        job = self._jobs[key]
-        assert job.link is not None
-        answers = job.link.received(data)
-        outdated = False
-        if job.link.state is DialState.READY and not job.asked:
-            job.asked = True
-            if job.link.codec:
-                request = admin.RepairRequest(job.link.next_seq(), key[0], job.sources, ())
-                job.link.ask(request)
-            else:
-                outdated = True
-                job.link.give_up("no repair")
-        if outdated:
-            self._finish(key, "it runs 0.13.2, which cannot be repaired from here")
+    def received(self, now: int, event: Received) -> None:
+        """Bytes from the node; none are taken once its repair has an outcome, as the link is given up by that."""
+        key, link = self._links[event.conn]
+        answers = link.received(event.data)
+        if link.state is DialState.READY and not self._jobs[key].asked:
+            self._ask(key, link)
         for answer in answers:
-            self._on_answer(key, answer)
+            self._on_answer(key, link, answer)
 
-    def closed(self, now: int, conn: int, reason: str) -> None:
-        """The connection ended before the answer."""
-        key = self._key(conn)
-        link = self._jobs[key].link
-        assert link is not None
-        link.closed(now, reason)
-        self._finish(key, f"its admin port: {link.endpoint}: {link.trouble}")
+    def closed(self, now: int, event: Closed) -> None:
+        """A connection has ended, perhaps before the answer."""
+        key, link = self._links.pop(event.conn)
+        link.closed(now, event.reason)
+        job = self._jobs.get(key)
+        if job is not None and job.link is link:
+            self._finish(key, f"its admin port: {link.endpoint}: {link.trouble}")
 
     def due(self, now: int, ours: Callable[[int, str], bool]) -> None:
         """The alarm rang; `ours` tells whether a partition is served here and a replica belongs to it."""
@@ -166,14 +154,18 @@ class Repairs:
             StorageAlarm.REPAIRS, earliest(*(job.until for job in self._jobs.values()), *self._again.values())
         )
 
-    def _key(self, conn: int) -> _Key:
-        return next(key for key, job in self._jobs.items() if job.link is not None and job.link.conn == conn)
+    def _ask(self, key: _Key, link: AdminLink) -> None:
+        job = self._jobs[key]
+        job.asked = True
+        if link.codec:
+            link.ask(admin.RepairRequest(link.next_seq(), key[0], job.sources, ()))
+        else:
+            link.give_up("no repair")
+            self._finish(key, "it runs 0.13.2, which cannot be repaired from here")
 
-    def _on_answer(self, key: _Key, answer: admin.AdminMessage) -> None:
+    def _on_answer(self, key: _Key, link: AdminLink, answer: admin.AdminMessage) -> None:
         if key not in self._jobs:
             return
-        link = self._jobs[key].link
-        assert link is not None
         link.give_up("the repair has ended")
         match answer:
             case admin.RepairResponse():

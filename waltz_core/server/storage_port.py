@@ -9,6 +9,7 @@ as one `Send`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from waltz_core.base.edge import Closed, Dialed, Level, Received, Report, ZkDone, ZkFailed
 from waltz_core.base.errors import ConfigError
@@ -73,34 +74,25 @@ class StoragePort:
 
     def dialed(self, now: int, event: Dialed) -> None:
         """A connection stands."""
-        pool = self._pool_of.get(event.conn)
-        if pool is not None:
-            pool.dialed(now)
-            self._touch(pool)
-        elif self._repairs.owns(event.conn):
-            self._repairs.dialed(now, event.conn)
+        pool = self._pool_of[event.conn]
+        pool.dialed(now)
+        self._touch(pool)
 
     def received(self, now: int, event: Received) -> None:
         """Bytes from a storage node."""
-        pool = self._pool_of.get(event.conn)
-        if pool is not None:
-            pool.received(now, event.data)
-            self._used[pool.replica] = pool
-            if self._noted:
-                self._on_notes(now)
-        elif self._repairs.owns(event.conn):
-            self._repairs.received(event.conn, event.data)
+        pool = self._pool_of[event.conn]
+        pool.received(now, event.data)
+        self._used[pool.replica] = pool
+        if self._noted:
+            self._on_notes(now)
 
     def closed(self, now: int, event: Closed) -> None:
         """A connection has ended, or could not be made."""
-        pool = self._pool_of.pop(event.conn, None)
-        if pool is not None:
-            pool.closed(now, event.reason, untrusted=event.untrusted)
-            self._touch(pool)
-            self._on_notes(now)
-            self._checked(pool.replica, False)
-        elif self._repairs.owns(event.conn):
-            self._repairs.closed(now, event.conn, event.reason)
+        pool = self._pool_of.pop(event.conn)
+        pool.closed(now, event.reason, untrusted=event.untrusted)
+        self._touch(pool)
+        self._on_notes(now)
+        self._checked(pool.replica, False)
 
     def due(self, now: int, alarm: PoolAlarm | StorageAlarm) -> None:
         """An alarm of this port rang."""
@@ -179,7 +171,7 @@ class StoragePort:
                 self._notes,
                 key=joined.cluster_key,
                 num_partitions=joined.num_partitions,
-                new_conn=self._context.new_conn,
+                new_conn=partial(self._context.new_conn, self),
                 rng=self._context.rng,
                 frame_size_max=config.storage_frame_size_max,
                 answer_timeout_ms=config.answer_timeout_ms,

@@ -8,10 +8,22 @@ from uuid import UUID
 import pytest
 
 from tests.unit.server.desk import Desk
-from waltz_core.base.edge import CloseConn, Dial, Report, Send, ZkDone, ZkError, ZkFailed, ZkGet
+from waltz_core.base.edge import (
+    CloseConn,
+    Closed,
+    Dial,
+    Dialed,
+    Received,
+    Report,
+    Send,
+    ZkDone,
+    ZkError,
+    ZkFailed,
+    ZkGet,
+)
 from waltz_core.base.ids import Endpoint
 from waltz_core.cluster.notifications import Joined
-from waltz_core.server.context import ClusterState, PortsRead, StorageAlarm
+from waltz_core.server.context import ClusterState, Dials, PortsRead, StorageAlarm
 from waltz_core.server.repairs import AGAIN_MS, ANSWER_MS, Repairs
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_messages import RepairedRange, RepairOutcome
@@ -38,7 +50,8 @@ class Bench(Desk):
         self.node: Connection[admin.AdminMessage] = Connection(ADMIN_PROTOCOL, "node", codecs)
         self.asked: list[admin.AdminMessage] = []
 
-    def _take(self) -> int:
+    def _take(self, owner: Dials) -> int:
+        assert owner is self.repairs
         self.conn -= 1
         return self.conn
 
@@ -72,12 +85,12 @@ class Bench(Desk):
     def connect(self) -> None:
         (dial,) = self.take(Dial)
         assert dial.endpoint == Endpoint("a", 11)
-        self.repairs.dialed(self.now, dial.conn)
+        self.repairs.dialed(self.now, Dialed(dial.conn))
         self.say(self.node.hello())
         self.hear()
 
     def say(self, data: bytes) -> None:
-        self.repairs.received(self.conn, data)
+        self.repairs.received(self.now, Received(self.conn, data))
 
     def answer(self, message: admin.AdminMessage) -> None:
         data = bytearray()
@@ -112,7 +125,8 @@ def test_a_damaged_replica_is_told_the_admin_ports_of_all_others() -> None:
     assert bench.texts() == ["partition 0: repair of replica a:1: 3 transactions repaired"]
     assert [one.conn for one in bench.take(CloseConn)] == [-1]
     assert bench.due is None
-    assert not bench.repairs.owns(-1)
+    bench.repairs.closed(bench.now, Closed(-1, "the repair has ended"))
+    assert bench.texts() == []
     assert list(bench.repairs.asked()) == []
 
 
@@ -218,7 +232,7 @@ def test_a_node_of_another_cluster_is_given_up() -> None:
     bench.connect()
     bench.answer(admin.AdminFailureResponse(-1, "wrong cluster key"))
     assert len(bench.take(CloseConn)) == 1
-    bench.repairs.closed(bench.now, bench.conn, "closed")
+    bench.repairs.closed(bench.now, Closed(bench.conn, "closed"))
     assert "refused to open: wrong cluster key" in bench.texts()[-1]
 
 
@@ -227,7 +241,7 @@ def test_bytes_that_are_no_admin_port_end_the_repair() -> None:
     bench.until_asked()
     bench.say(b"\xff" * 40)
     assert len(bench.take(CloseConn)) == 1
-    bench.repairs.closed(bench.now, bench.conn, "closed")
+    bench.repairs.closed(bench.now, Closed(bench.conn, "closed"))
     assert "it sent what an admin port never sends" in bench.texts()[-1]
 
 
@@ -238,3 +252,20 @@ def test_a_silent_node_is_given_up() -> None:
     bench.ring(ours=False)
     assert len(bench.take(CloseConn)) == 1
     assert "no answer within 600 s" in bench.texts()[-1]
+
+
+def test_what_comes_of_a_connection_that_was_given_up_says_nothing_of_the_next_repair() -> None:
+    bench = Bench()
+    bench.until_asked()
+    bench.now = ANSWER_MS
+    bench.ring(ours=False)
+    bench.want()
+    bench.ports()
+    assert [one.conn for one in bench.take(Dial)] == [-2]
+    bench.texts()
+    bench.repairs.received(bench.now, Received(-1, b"late"))
+    bench.repairs.closed(bench.now, Closed(-1, "no answer"))
+    assert bench.texts() == []
+    assert list(bench.repairs.asked()) == [(0, "a:1")]
+    bench.repairs.closed(bench.now, Closed(-2, "cannot connect"))
+    assert bench.texts() == ["partition 0: repair of replica a:1: its admin port: a:11: cannot connect"]
