@@ -85,7 +85,7 @@ class Neighbor(Dialer[ClientMessage]):
             out,
             new_conn,
             lambda: PortSession[ClientMessage](CLIENT_PROTOCOL, HELLO_TEXT, _VERSIONS),
-            name=f"the watch over server {endpoint}",
+            name=f"server {endpoint}",
             kind="a server",
             greeting_ms=GREETING_MS,
             again=self._calm,
@@ -94,6 +94,13 @@ class Neighbor(Dialer[ClientMessage]):
         self.seen = False  # it has let us in
         self._asked = False  # on the present connection
         self._ask_at: int | None = None  # when it is asked again; None without a connection
+
+    def warning(self, reason: str) -> str:
+        """See `Dialer`. Clients may reach the server all the same, and it may be silent because its host is gone."""
+        return (
+            f"cannot watch server {self.endpoint}: {reason}; its end would be noticed only when its ZooKeeper session "
+            "times out: if it runs, open its client port to the other servers (firewall, certificates)"
+        )
 
     def dialed(self, now: int) -> None:
         """The connection stands."""
@@ -170,7 +177,10 @@ class Neighbors:
         if not (event.refused and neighbor.seen and neighbor.name in self._watched):
             return None
         del self._watched[neighbor.name]
-        text = f"server {neighbor.endpoint} has ended: nobody listens there; its descriptor {neighbor.name} is deleted"
+        text = (
+            f"server {neighbor.endpoint} has ended: nobody listens there; its descriptor {neighbor.name} is deleted, "
+            "and its partitions go to other servers; start it again"
+        )
         self._out.put(Report(Level.WARNING, text))
         return neighbor.name
 

@@ -131,6 +131,10 @@ class Dialer(Generic[M]):
         """It was given up, or has ended, and is not dialed again."""
         return self._again is None and self.state in (DialState.CLOSING, DialState.ENDED)
 
+    def warning(self, reason: str) -> str:
+        """What people read when the peer cannot be used, or for another reason than before."""
+        return f"{self._name} cannot be used: {reason}"
+
     def want(self) -> None:
         """It is needed from now on: dial, unless there is a connection or a pause goes on."""
         self.wanted = True
@@ -234,4 +238,4 @@ class Dialer(Generic[M]):
     def _troubled(self, reason: str, kind: Trouble) -> None:
         self.trouble, self.trouble_kind = reason, kind
         if self._again is not None and self._again.failed(reason, quiet=not self.wanted):
-            self._out.put(Report(Level.WARNING, f"{self._name} cannot be used: {reason}"))
+            self._out.put(Report(Level.WARNING, self.warning(reason)))

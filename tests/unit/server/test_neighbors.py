@@ -19,6 +19,10 @@ from waltz_core.wire.dialer import DialerEffect
 A, B = Endpoint("a", 1), Endpoint("b", 2)
 QUESTION = ClusterInfoRequest(make_req_id(-1, 0, 0, 0), client_id_wanted=False, subscribe=False)
 ANSWER = ClusterInfoResponse(QUESTION.req_id, -1, "c", UUID(int=7), 1, -1, 0, ())
+NEXT_STEP = (
+    "its end would be noticed only when its ZooKeeper session times out: if it runs, open its client port to the other "
+    "servers (firewall, certificates)"
+)
 
 
 class Watch:
@@ -76,7 +80,10 @@ def test_a_server_that_was_seen_and_refuses_is_gone() -> None:
     assert watch.neighbors.closed(due, Closed(second, "cannot connect", refused=True)) == "s_1"
     (line,) = watch.out.take()
     assert isinstance(line, Report)
-    assert line.text == "server a:1 has ended: nobody listens there; its descriptor s_1 is deleted"
+    assert line.text == (
+        "server a:1 has ended: nobody listens there; its descriptor s_1 is deleted, and its partitions go to other "
+        "servers; start it again"
+    )
     assert watch.neighbors.deadline() is None
 
 
@@ -110,7 +117,7 @@ def test_who_never_let_us_in_is_not_gone_when_it_refuses() -> None:
         now = due
     (line,) = lines
     assert isinstance(line, Report)
-    assert line.text == "the watch over server a:1 cannot be used: cannot connect"
+    assert line.text == f"cannot watch server a:1: cannot connect; {NEXT_STEP}"
 
 
 def test_a_descriptor_that_is_new_has_to_be_seen_anew() -> None:
@@ -158,7 +165,7 @@ def test_who_greets_and_then_ends_the_connection_is_dialed_more_and_more_rarely(
         (conn,) = (effect.conn for effect in watch.out.items if isinstance(effect, Dial))
         lines += [effect.text for effect in watch.out.take() if isinstance(effect, Report)]
     assert pauses[-1] >= PAUSE_MAX_MS / 2
-    assert lines == ["the watch over server a:1 cannot be used: may not ask"]
+    assert lines == [f"cannot watch server a:1: may not ask; {NEXT_STEP}"]
     watch.let_in(conn)
     watch.answer(conn)
     (line,) = watch.out.take()
