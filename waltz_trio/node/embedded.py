@@ -47,7 +47,7 @@ ROOT = "/waltz"
 DEFAULT_PARTITIONS = 4
 _FORMAT = 1
 _DESCRIPTION = "cluster.json"
-_SESSION_TIMEOUT_MS = 2_000  # a killed server is replaced after this; nobody else competes for the processor
+_SESSION_TIMEOUT_MS = 2_000  # waited for only where no other server saw one end; nobody competes for the processor
 _POLL = 0.01  # seconds between looks at the machines while waiting for them
 
 P = TypeVar("P", bound=NodeProcess)
@@ -140,7 +140,7 @@ class EmbeddedCluster:
     # ---- killing and restarting ------------------------------------------------------------------
 
     async def kill_server(self, index: int) -> None:
-        """End a server as `kill -9` would; its place in the cluster is lost after the session time-out."""
+        """End a server as `kill -9` would; the others notice at once, and take its partitions over."""
         await self._kill(_slot(self._servers, index, "server"))
 
     async def stop_server(self, index: int) -> None:
