@@ -101,17 +101,7 @@ class Application(Block, Generic[S]):
         _check_plain(decide, "decide")
         self._check_entered()
         rows = Rows.of(arguments, keys, expects)
-        run = partial(
-            self._app.submit_many,
-            decide,
-            rows.arguments,
-            partition=partition,
-            until=until,
-            decline=decline,
-            retry=retry,
-            keys=rows.keys,
-            expects=rows.expects,
-        )
+        run = rows.call(self._app.submit_many, decide, partition, until=until, decline=decline, retry=retry)
         return await self._call(run, partition)
 
     @documented(trio_front.Application.caught_up)

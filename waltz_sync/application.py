@@ -164,17 +164,7 @@ class Application(Block["Application[S]"], Generic[S]):
         _check_plain(decide, "decide")
         self._check_entered()
         rows = Rows.of(arguments, keys, expects)
-        run = partial(
-            self._app.submit_many,
-            decide,
-            rows.arguments,
-            partition=partition,
-            until=until,
-            decline=decline,
-            retry=retry,
-            keys=rows.keys,
-            expects=rows.expects,
-        )
+        run = rows.call(self._app.submit_many, decide, partition, until=until, decline=decline, retry=retry)
         return self._portal.call(run, timeout, self._late(_MANY_LATE, partition))
 
     def caught_up(self, partition: int | None = None, *, to: int | None = None, timeout: float | None = None) -> None:

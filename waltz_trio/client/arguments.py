@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from operator import index
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from waltz_core.base.lock import Lock
+from waltz_core.client.retry import Retry
 from waltz_trio.client.codecs import Codecs, refuse_class_as_codec, shown
 
 T = TypeVar("T")
@@ -141,6 +143,29 @@ class Rows(NamedTuple):
             rows_of(arguments),
             None if keys is None else listed(keys, KEYS),
             None if expects is None else [kept(locks) for locks in listed(expects, EXPECTED)],
+        )
+
+    def call(
+        self,
+        submit_many: Callable[..., T],
+        decide: Callable[..., Any],
+        partition: int,
+        *,
+        until: Literal["committed", "applied"],
+        decline: Literal["confirmed", "local"],
+        retry: Retry,
+    ) -> Callable[[], T]:
+        """`submit_many` with these rows, to be called in Trio's thread."""
+        return partial(
+            submit_many,
+            decide,
+            self.arguments,
+            partition=partition,
+            until=until,
+            decline=decline,
+            retry=retry,
+            keys=self.keys,
+            expects=self.expects,
         )
 
 
