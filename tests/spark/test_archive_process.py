@@ -22,13 +22,11 @@ Answers = list[calls.ArchiveEvent]
 class Server:
     """Asks, and keeps the answers."""
 
-    def __init__(self, where: Path, *program: str) -> None:
+    def __init__(self, where: Path, command: Sequence[str] | None = None) -> None:
         self.answers: Answers = []
         self.told: list[str] = []
         self._news = trio.Event()
-        self.agent = ArchiveAgent(str(where), self._deliver, self._report)
-        if program:
-            self.agent._command = [sys.executable, "-c", *program]
+        self.agent = ArchiveAgent(str(where), self._deliver, self._report, command)
 
     def _deliver(self, answers: Sequence[calls.ArchiveEvent]) -> None:
         self.answers += answers
@@ -50,12 +48,16 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(where: Path, *program: str) -> AsyncIterator[Server]:
-    server = Server(where, *program)
+async def serving(where: Path, command: Sequence[str] | None = None) -> AsyncIterator[Server]:
+    server = Server(where, command)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.agent.run)
         yield server
         nursery.cancel_scope.cancel()
+
+
+def python(program: str) -> list[str]:
+    return [sys.executable, "-c", program]
 
 
 def look(ticket: int) -> calls.ArchiveLook:
@@ -86,7 +88,7 @@ async def test_a_killed_archive_fails_what_it_owes_once_and_the_next_gets_no_old
 
 
 async def test_an_archive_that_is_just_being_started_can_be_given_up(tmp_path: Path) -> None:
-    async with serving(tmp_path / "vault", "import time; time.sleep(3600)") as server:
+    async with serving(tmp_path / "vault", python("import time; time.sleep(3600)")) as server:
         server.ask(look(1), calls.ArchiveReset("it is slow"))
         await server.until(lambda: server.answers)
         assert server.answers == [calls.ArchiveFailed(1, "its process ended with status -9")]
@@ -94,7 +96,7 @@ async def test_an_archive_that_is_just_being_started_can_be_given_up(tmp_path: P
 
 async def test_an_archive_that_says_what_is_no_frame_is_ended_and_what_it_was_asked_has_failed(tmp_path: Path) -> None:
     program = "import sys, time; print('x' * 99, file=sys.stdout, flush=True); time.sleep(3600)"
-    async with serving(tmp_path / "vault", program) as server:
+    async with serving(tmp_path / "vault", python(program)) as server:
         server.ask(look(1), look(2))
         await server.until(lambda: len(server.answers) == 2)
         assert [type(answer) for answer in server.answers] == [calls.ArchiveFailed] * 2
@@ -103,7 +105,7 @@ async def test_an_archive_that_says_what_is_no_frame_is_ended_and_what_it_was_as
 
 async def test_what_an_archive_says_before_it_ends_is_told(tmp_path: Path) -> None:
     program = "import sys; print('a' * 3000 + '\\nno room', file=sys.stderr, flush=True); sys.stdin.buffer.read(1)"
-    async with serving(tmp_path / "vault", program + "; sys.exit(7)") as server:
+    async with serving(tmp_path / "vault", python(program + "; sys.exit(7)")) as server:
         server.agent.abandon()  # nothing is asked yet: what is asked from now on is meant
         server.ask(look(1))
         await server.until(lambda: server.answers and len(server.told) == 2)
@@ -112,8 +114,8 @@ async def test_what_an_archive_says_before_it_ends_is_told(tmp_path: Path) -> No
 
 
 async def test_an_archive_that_cannot_be_started_fails_what_it_is_asked_each_time(tmp_path: Path) -> None:
-    async with serving(tmp_path / "vault") as server:
-        server.agent._command = [str(tmp_path / "no-python")]
+    program = tmp_path / "archive"
+    async with serving(tmp_path / "vault", [str(program)]) as server:
         server.ask(look(1))
         await server.until(lambda: len(server.answers) == 1)
         server.ask(look(2))
@@ -121,7 +123,8 @@ async def test_an_archive_that_cannot_be_started_fails_what_it_is_asked_each_tim
         reason = "its process cannot be started: No such file or directory"
         assert server.answers == [calls.ArchiveFailed(1, reason), calls.ArchiveFailed(2, reason)]
         count = "import sys; print(sys.stdin.buffer.read1().count(b'ArchiveLook'), file=sys.stderr)"
-        server.agent._command = [sys.executable, "-c", count]
+        program.write_text(f"#!{sys.executable}\n{count}\n")
+        program.chmod(0o755)
         server.ask(look(3))
         await server.until(lambda: len(server.answers) == 3)
         assert [text.rpartition(" ")[2] for text in server.told] == ["1"]  # those that failed are not asked again

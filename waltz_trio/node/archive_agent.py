@@ -42,10 +42,23 @@ def check_installed(where: str) -> None:
 
 
 class ArchiveAgent:
-    """Carries out `ArchiveEffect`. `perform` queues and returns; every question gets one answer."""
+    """Carries out `ArchiveEffect`. `perform` queues and returns; every question gets one answer.
 
-    def __init__(self, where: str, deliver: Callable[[Sequence[ArchiveEvent]], object], report: Report) -> None:
-        self._command = [sys.executable, "-m", PROGRAM, "--archive", where]
+    Args:
+        where: the archive's location.
+        deliver: takes the answers.
+        report: takes what people should read.
+        command: starts the process, each time anew; None = the archive of `waltz_spark`.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        deliver: Callable[[Sequence[ArchiveEvent]], object],
+        report: Report,
+        command: Sequence[str] | None = None,
+    ) -> None:
+        self._command = command or (sys.executable, "-m", PROGRAM, "--archive", where)
         self._where = where
         self._deliver = deliver
         self._report = report
