@@ -8,6 +8,7 @@ import enum
 import json
 import pickle
 import random
+import uuid
 import warnings
 from decimal import Decimal
 from typing import Any
@@ -117,24 +118,84 @@ def test_a_value_without_a_codec_names_the_codec_that_is_missing(value: Any, hin
         waltz.Raw().dumps(value)
 
 
+@attrs.frozen
+class Payment:
+    amount: Decimal = Decimal(0)
+    at: datetime.datetime | None = None
+    by_colour: dict[Colour, int] = attrs.field(factory=dict)
+    id: uuid.UUID | None = None
+    tip: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("codec", "text", "told"),
     [
-        "[]",
-        '{"name": 1, "leaves": []}',
-        '{"name": "x"}',
-        '{"name": "x", "leaves": [{"n": "1"}]}',
-        '{"name": "x", "leaves": [{"n": true}]}',
-        '{"name": "x", "leaves": [], "extra": 1}',
-        '{"name": "x", "leaves": [], "pair": [1]}',
-        '{"name": "x", "leaves": [], "data": "?"}',
-        '{"name": "x", "leaves": [], "colour": "blue"}',
-        "nonsense",
+        (waltz.Json(Tree), "[]", "Tree: expected dict, found [] (list)"),
+        (waltz.Json(Tree), '{"name": 1, "leaves": []}', "Tree.name: expected str, found 1 (int)"),
+        (
+            waltz.Json(Tree),
+            '{"name": "x"}',
+            "Tree: expected a field leaves, found {'name': 'x'} (dict); to read what has none, give the field",
+        ),
+        (
+            waltz.Json(Tree),
+            '{"name": "x", "leaves": [{"n": 1}, {"n": "1"}]}',
+            "Tree.leaves[1].n: expected int, found '1' (str)",
+        ),
+        (
+            waltz.Json(Tree),
+            '{"name": "x", "leaves": [{"n": true}]}',
+            "Tree.leaves[0].n: expected int, found True (bool)",
+        ),
+        (
+            waltz.Json(Tree),
+            '{"name": "x", "leaves": [], "named": {"a": {"n": 1, "m": 2}}}',
+            "Tree.named['a']: Leaf has no field m; to read it without, write Json(..., unknown=\"ignore\")",
+        ),
+        (
+            waltz.Json(Tree),
+            '{"name": "x", "leaves": [], "pair": [1]}',
+            "Tree.pair: expected 2 items, found 1: [1] (list)",
+        ),
+        (
+            waltz.Json(Tree),
+            '{"name": "x", "leaves": [], "pair": [1, 2]}',
+            "Tree.pair[1]: expected str, found 2 (int)",
+        ),
+        (
+            waltz.Json(Tree),
+            '{"name": "x", "leaves": [], "parent": {"name": "y", "leaves": [], "more": [0.5, null]}}',
+            "Tree.parent.more[1]: expected int or float, found None (NoneType)",
+        ),
+        (
+            waltz.Json(Tree),
+            '{"name": "x", "leaves": [], "data": "?"}',
+            "Tree.data: expected base64 of bytes, found '?' (str): ",
+        ),
+        (
+            waltz.Json(Tree),
+            '{"name": "x", "leaves": [], "colour": "blue"}',
+            "Tree.colour: expected one of Colour, 'red', found 'blue' (str)",
+        ),
+        (waltz.Json(Payment), '{"amount": "3,50"}', "Payment.amount: expected a Decimal, found '3,50' (str)"),
+        (waltz.Json(Payment), '{"at": "noon"}', "Payment.at: expected a datetime, found 'noon' (str)"),
+        (waltz.Json(Payment), '{"id": "7"}', "Payment.id: expected a UUID, found '7' (str)"),
+        (
+            waltz.Json(list[Payment]),
+            '[{"by_colour": {"red": 1, "blue": 2}}]',
+            "value[0].by_colour['blue']: expected a key of Colour, red, found 'blue'",
+        ),
+        (waltz.Json(list[Payment]), '[{}, {"tip": -1}]', "value[1]: 'tip' must be >= 0: -1"),
+        (waltz.Json(dict[int, Leaf]), '{"7": {"n": null}}', "value['7'].n: expected int, found None (NoneType)"),
+        (waltz.Json(int), '"7"', "value: expected int, found '7' (str)"),
+        (waltz.Json(), "nonsense", "expected JSON, found b'nonsense' (bytes): Expecting value: line 1"),
+        (waltz.Json(), "", "expected JSON, found b'' (bytes): Expecting value: line 1"),
     ],
 )
-def test_json_refuses_what_does_not_fit(text: str) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        waltz.Json(Tree).loads(text.encode())
+def test_json_says_where_what_it_reads_does_not_fit(codec: waltz.Json[Any], text: str, told: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as refused:
+        codec.loads(text.encode())
+    assert str(refused.value).startswith(told)
 
 
 def test_json_refuses_classes_and_fields_it_cannot_carry() -> None:

@@ -12,14 +12,14 @@ import operator
 import types
 import typing
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 
 import attrs
 
 from waltz_core.base.errors import UnknownHeaderError
-from waltz_trio.client.fitting import fitting, key_builder, refuse_other_kinds
+from waltz_trio.client.fitting import fitting, has_fields, key_builder, refuse_other_kinds
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ def _decimal(text: str) -> Decimal:
     try:
         return Decimal(text)
     except InvalidOperation:
-        raise ValueError(f"expected a decimal number, found {text!r}") from None
+        raise ValueError("it is no decimal number") from None
 
 
 _TEXTS: dict[Any, Callable[[str], Any]] = {
@@ -179,14 +179,29 @@ class Json(Generic[T]):
         """
         refuse_other_kinds(value, self.cls)
         try:
-            self._build(json.loads(text))
+            self._made(json.loads(text))
         except Exception as error:
             raise TypeError(f"{shown(value)} could be written, but not read again by {self!r}: {error}") from error
         self._tried = True
 
     def loads(self, data: bytes) -> T:
-        """The value; ValueError or TypeError when it does not fit."""
-        return typing.cast(T, self._build(json.loads(data)))
+        """The value; ValueError or TypeError when it does not fit, which says where, as `Transfer.memo[3]`."""
+        try:
+            parsed = json.loads(data)
+        except ValueError as error:
+            raise ValueError(f"expected JSON, found {shown(data)}: {error}") from error
+        return typing.cast(T, self._made(parsed))
+
+    def _made(self, parsed: Any) -> Any:
+        try:
+            return self._build(parsed)
+        except Exception as error:
+            misfit = _misfit("", error)
+        cause = misfit.cause
+        root = _name_of(self.cls) if has_fields(self.cls) or is_model(self.cls) else "value"
+        told = str(cause) if isinstance(cause, TypeError | ValueError) else f"{type(cause).__name__}: {cause}"
+        kind = TypeError if isinstance(cause, TypeError) else ValueError
+        raise kind(f"{root}{misfit.where}: {told}") from cause
 
 
 class Codecs:
@@ -312,6 +327,34 @@ def _as_is(value: Any) -> Any:
     return value
 
 
+class _MisfitError(Exception):
+    """What a builder refused, and how to get there from the value that is read: `.memo[3]`."""
+
+    def __init__(self, where: str, cause: Exception) -> None:
+        super().__init__(where, cause)
+        self.where = where
+        self.cause = cause
+
+
+def _misfit(step: str, error: Exception) -> _MisfitError:
+    """An error of a part, seen from the whole of which `step` leads to that part."""
+    if isinstance(error, _MisfitError):
+        return _MisfitError(step + error.where, error.cause)
+    return _MisfitError(step, error)
+
+
+def _find_misfit(parts: Iterable[tuple[Any, Callable[[Any], Any], Any]]) -> None:
+    """Raise the error of the first part that its builder refuses; of each its key, builder and what is read.
+
+    They are built again to find it, so that values that fit cost nothing.
+    """
+    for key, build, part in parts:
+        try:
+            build(part)
+        except Exception as error:
+            raise _misfit(f"[{key!r}]", error) from None
+
+
 def is_struct(cls: Any) -> bool:
     """A class of msgspec, which knows how to read itself. It is not imported: a class of it exists only if it was."""
     return isinstance(cls, type) and hasattr(cls, "__struct_fields__")
@@ -332,15 +375,11 @@ def _builder(wanted: Any, lenient: bool) -> Callable[[Any], Any]:
     if origin in (typing.Union, types.UnionType):
         return _optional_builder(wanted, arguments, builder)
     if origin is list:
-        item = builder(arguments[0])
-        return lambda value: [item(part) for part in _checked(value, list)]
+        return _items_builder(list, builder(arguments[0]))
     if origin is tuple:
         return _tuple_builder(arguments, builder)
     if origin is dict:
-        key_of, item = key_builder(arguments[0]), builder(arguments[1])
-        if key_of is None:
-            return lambda value: {key: item(part) for key, part in _checked(value, dict).items()}
-        return lambda value: {key_of(key): item(part) for key, part in _checked(value, dict).items()}
+        return _dict_builder(key_builder(arguments[0]), builder(arguments[1]))
     raise _not_carried(wanted)
 
 
@@ -352,10 +391,9 @@ def _simple_builder(wanted: Any, lenient: bool) -> Callable[[Any], Any]:
         if attrs.has(wanted) or dataclasses.is_dataclass(wanted) or is_model(wanted) or is_struct(wanted):
             return _class_builder(wanted, lenient)
         if issubclass(wanted, enum.Enum):
-            return wanted
+            return _enum_builder(wanted)
     if wanted in _TEXTS:
-        read = _TEXTS[wanted]
-        return lambda value: read(_checked(value, str))
+        return _text_builder(wanted, _TEXTS[wanted])
     if wanted is float:
         return lambda value: float(_checked(value, (int, float)))
     if wanted in (int, str, bool, list, dict):
@@ -380,6 +418,30 @@ def _checked(value: Any, wanted: Any) -> Any:
     return value
 
 
+def _enum_builder(cls: type[enum.Enum]) -> Callable[[Any], Any]:
+    def build(value: Any) -> Any:
+        try:
+            return cls(value)
+        except ValueError as error:
+            values = ", ".join(repr(member.value) for member in cls)
+            raise ValueError(f"expected one of {cls.__name__}, {values}, found {shown(value)}") from error
+
+    return build
+
+
+def _text_builder(wanted: type, read: Callable[[str], Any]) -> Callable[[Any], Any]:
+    written = "base64 of bytes" if wanted is bytes else f"a {wanted.__name__}"
+
+    def build(value: Any) -> Any:
+        text = _checked(value, str)
+        try:
+            return read(text)
+        except ValueError as error:
+            raise ValueError(f"expected {written}, found {shown(text)}: {error}") from error
+
+    return build
+
+
 def _class_builder(cls: Any, lenient: bool) -> Callable[[Any], Any]:
     if is_model(cls):
         return lambda value: cls.model_validate(_checked(value, dict))
@@ -390,8 +452,10 @@ def _class_builder(cls: Any, lenient: bool) -> Callable[[Any], Any]:
     hints = typing.get_type_hints(cls)
     if attrs.has(cls):
         aliases = {field.name: field.alias for field in attrs.fields(cls)}
+        required = {field.name for field in attrs.fields(cls) if field.init and field.default is attrs.NOTHING}
     else:
         aliases = {field.name: field.name for field in dataclasses.fields(cls)}
+        required = {field.name for field in dataclasses.fields(cls) if _is_required(field)}
 
     @functools.cache
     def part(name: str) -> Callable[[Any], Any]:  # late, for classes that contain themselves
@@ -401,10 +465,31 @@ def _class_builder(cls: Any, lenient: bool) -> Callable[[Any], Any]:
         fields = _checked(value, dict)
         unknown = fields.keys() - aliases.keys()
         if unknown and not lenient:
-            raise TypeError(f"{cls.__name__} has no field {', '.join(sorted(unknown))}")
-        return cls(**{aliases[name]: part(name)(item) for name, item in fields.items() if name in aliases})
+            raise TypeError(
+                f"{cls.__name__} has no field {', '.join(sorted(unknown))}; to read it without, write "
+                'Json(..., unknown="ignore")'
+            )
+        missing = required - fields.keys()
+        if missing:
+            raise TypeError(
+                f"expected a field {', '.join(sorted(missing))}, found {shown(fields)}; to read what has "
+                "none, give the field a default"
+            )
+        arguments = {}
+        for name, item in fields.items():
+            if name in aliases:
+                try:
+                    arguments[aliases[name]] = part(name)(item)
+                except Exception as error:
+                    raise _misfit(f".{name}", error) from None
+        return cls(**arguments)
 
     return build
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.init and field.default is missing and field.default_factory is missing
 
 
 def _optional_builder(
@@ -419,7 +504,45 @@ def _optional_builder(
 
 def _tuple_builder(arguments: tuple[Any, ...], builder: Callable[[Any], Callable[[Any], Any]]) -> Callable[[Any], Any]:
     if len(arguments) == 2 and arguments[1] is Ellipsis:
-        item = builder(arguments[0])
-        return lambda value: tuple(item(part) for part in _checked(value, list))
+        return _items_builder(tuple, builder(arguments[0]))
     items = [builder(argument) for argument in arguments]
-    return lambda value: tuple(build(part) for build, part in zip(items, _checked(value, list), strict=True))
+
+    def build(value: Any) -> Any:
+        parts = _checked(value, list)
+        if len(parts) != len(items):
+            raise ValueError(f"expected {len(items)} items, found {len(parts)}: {shown(parts)}")
+        try:
+            return tuple(item(part) for item, part in zip(items, parts, strict=True))
+        except Exception:
+            _find_misfit(zip(range(len(parts)), items, parts, strict=True))
+            raise
+
+    return build
+
+
+def _items_builder(kind: Callable[[list[Any]], Any], item: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def build(value: Any) -> Any:
+        parts = _checked(value, list)
+        try:
+            return kind([item(part) for part in parts])
+        except Exception:
+            _find_misfit((at, item, part) for at, part in enumerate(parts))
+            raise
+
+    return build
+
+
+def _dict_builder(key_of: Callable[[str], Any] | None, item: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def build(value: Any) -> Any:
+        parts = _checked(value, dict)
+        try:
+            if key_of is None:
+                return {key: item(part) for key, part in parts.items()}
+            return {key_of(key): item(part) for key, part in parts.items()}
+        except Exception:
+            if key_of is not None:
+                _find_misfit((key, key_of, key) for key in parts)
+            _find_misfit((key, item, part) for key, part in parts.items())
+            raise
+
+    return build

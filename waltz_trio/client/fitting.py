@@ -84,7 +84,13 @@ def key_builder(wanted: Any) -> Callable[[str], Any] | None:
         return _int_key
     if isinstance(wanted, type) and issubclass(wanted, enum.Enum):
         by_text = {str(member.value): member for member in wanted if isinstance(member.value, str | int)}
-        return lambda text: by_text[text]
+
+        def key_of(text: str) -> Any:
+            if text not in by_text:
+                raise ValueError(f"expected a key of {wanted.__name__}, {', '.join(by_text)}, found {text!r}")
+            return by_text[text]
+
+        return key_of
     raise TypeError(
         f"Json cannot carry a dict with keys of {getattr(wanted, '__name__', wanted)}: JSON has text for keys, and int "
         "and enums of these can be read from it"
@@ -105,7 +111,7 @@ def refuse_other_kinds(value: Any, wanted: Any) -> None:
         TypeError: text stands where bytes are wanted, or bytes where text is; or a key is no text, and no type says
             what it is.
     """
-    _refuse(value, wanted, type(value).__name__ if _has_fields(value) else "value")
+    _refuse(value, wanted, type(value).__name__ if has_fields(type(value)) else "value")
 
 
 def _refuse(value: Any, wanted: Any, where: str) -> None:
@@ -128,15 +134,17 @@ def _refuse(value: Any, wanted: Any, where: str) -> None:
             place = at if fixed else 0
             part = arguments[place] if origin in (list, tuple) and place < len(arguments) else None
             _refuse(each, part, f"{where}[{at}]")
-    elif _has_fields(value):
+    elif has_fields(type(value)):
         for name, hint in typing.get_type_hints(type(value)).items():
             if hasattr(value, name):
                 _refuse(getattr(value, name), hint, f"{where}.{name}")
 
 
-def _has_fields(value: Any) -> bool:
-    kind = type(value)
-    return attrs.has(kind) or dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__")
+def has_fields(kind: Any) -> bool:
+    """A class of attrs, a dataclass or one of msgspec."""
+    return isinstance(kind, type) and (
+        attrs.has(kind) or dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__")
+    )
 
 
 def _other_kind(value: str | bytes, wanted: type, where: str) -> str:
