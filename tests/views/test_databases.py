@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -566,11 +567,43 @@ def test_what_is_no_address_of_a_database_is_refused(where: Any) -> None:
 
 def test_a_url_says_all_that_a_mapping_can(maria: MariaServer) -> None:
     options = maria.options(maria.new_database())
+    query = (
+        "charset=utf8mb4&connect_timeout=5&read_timeout=7.5&write_timeout=30&max_allowed_packet=65536&use_unicode=yes"
+        "&local_infile=false&ssl_disabled=0&ssl_verify_identity=no"
+    )
     view = waltz.MySqlView(
-        f"mysql://{options['user']}@{options['host']}:{options['port']}/{options['database']}?charset=utf8mb4", note_sql
+        f"mysql://{options['user']}@{options['host']}:{options['port']}/{options['database']}?{query}", note_sql
     )
     assert view.load_mark(0) == -1
+    session: Any
+    with view._session() as session:
+        connection = session._connection
+        assert (connection.connect_timeout, connection._read_timeout, connection._write_timeout) == (5, 7.5, 30)
+        assert connection.max_allowed_packet == 65536
+        assert connection.ssl  # "0" and "false" are said, not counted as true
+        assert not connection._local_infile
     view.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("connect_timeout=soon", "connect_timeout: expected a number of seconds above 0, found 'soon'"),
+        ("read_timeout=0", "read_timeout: expected a number of seconds above 0, found '0'"),
+        ("write_timeout=nan", "write_timeout: expected a number of seconds above 0, found 'nan'"),
+        ("connect_timeout", "connect_timeout: expected a number of seconds above 0, found ''"),
+        ("max_allowed_packet=1.5", "max_allowed_packet: expected a whole number above 0, found '1.5'"),
+        ("port=x", "port: expected a whole number above 0, found 'x'"),
+        ("ssl_disabled=off", "ssl_disabled: expected true or false, found 'off'"),
+        ("ssl_verify_cert=of+course", "ssl_verify_cert: expected true, false or optional, found 'of course'"),
+        ("conv=x", "a URL has no option 'conv', only binary_prefix, bind_address, "),
+        ("timeout=5", "a URL has no option 'timeout', only "),
+        ("autocommit=1", "'autocommit' is for the view to set"),
+    ],
+)
+def test_an_option_of_a_url_that_the_driver_cannot_use_is_refused(option: str, text: str) -> None:
+    with pytest.raises(waltz.ConfigError, match=f"where: {re.escape(text)}"):
+        waltz.MySqlView(f"mysql://root@127.0.0.1:1/x?{option}", note_sql)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -19,6 +20,50 @@ if TYPE_CHECKING:
     from waltz_trio.client.mysql_session import MySqlSession
 
 _OURS = ("autocommit", "client_flag", "cursorclass", "defer_connect", "init_command")
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_CERTIFICATES = ("none", "optional", "required")  # what the driver reads itself; other text turns its checks off
+
+
+def _whole(value: str) -> int:
+    number = int(value)
+    if number <= 0:
+        raise ValueError
+    return number
+
+
+def _seconds(value: str) -> float:
+    number = float(value)
+    if not (number > 0 and math.isfinite(number)):
+        raise ValueError
+    return number
+
+
+def _boolean(value: str) -> bool:
+    if value.lower() not in _BOOLEANS:
+        raise ValueError
+    return _BOOLEANS[value.lower()]
+
+
+def _verification(value: str) -> bool | str:
+    return value.lower() if value.lower() in _CERTIFICATES else _boolean(value)
+
+
+_TEXT: tuple[Callable[[str], Any], str] = str, "a text"
+_NUMBER = _whole, "a whole number above 0"
+_TIME = _seconds, "a number of seconds above 0"
+_SWITCH = _boolean, "true or false"
+_IN_URLS: dict[str, tuple[Callable[[str], Any], str]] = {
+    **dict.fromkeys(("host", "user", "password", "passwd", "database", "unix_socket", "bind_address"), _TEXT),
+    **dict.fromkeys(("charset", "collation", "sql_mode", "program_name"), _TEXT),
+    **dict.fromkeys(("read_default_file", "read_default_group"), _TEXT),
+    **dict.fromkeys(("ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password"), _TEXT),
+    **dict.fromkeys(("port", "max_allowed_packet"), _NUMBER),
+    **dict.fromkeys(("connect_timeout", "read_timeout", "write_timeout"), _TIME),
+    **dict.fromkeys(("use_unicode", "local_infile", "binary_prefix", "ssl_disabled", "ssl_verify_identity"), _SWITCH),
+    "ssl_verify_cert": (_verification, "true, false or optional"),
+    "server_public_key": (str.encode, "a key in PEM"),  # the driver wants bytes
+}
+"""Arguments of `pymysql.connect` that text can say: what reads them, and what it expects."""
 
 
 class MySqlView(SqlView["Cursor"]):
@@ -30,8 +75,8 @@ class MySqlView(SqlView["Cursor"]):
     version, is refused. Tables must be InnoDB's. Needs the extra `mysql`.
 
     Args:
-        where: `mysql://user:password@host:3306/database[?unix_socket=PATH&ssl_ca=PATH]`, or the arguments of
-            `pymysql.connect` as a mapping.
+        where: `mysql://user:password@host:3306/database[?connect_timeout=5&ssl_ca=PATH]`, with arguments of
+            `pymysql.connect` as options, or these arguments as a mapping.
         apply: what a transaction does to the data.
         apply_many: does the same with several transactions in fewer statements.
         schema: SQL statements, run whenever a view opens its database: CREATE TABLE IF NOT EXISTS.
@@ -179,7 +224,7 @@ def _options_of(where: str | Mapping[str, Any]) -> dict[str, Any]:
                 options[name] = unquote(value)
         if parts.port is not None:
             options["port"] = parts.port
-        options.update(parse_qsl(parts.query))
+        options.update((name, _option(name, value)) for name, value in parse_qsl(parts.query, keep_blank_values=True))
     elif not isinstance(where, Mapping):
         raise TypeError(f"where: expected mysql://user:password@host:3306/database or a mapping, found {shown(where)}")
     else:
@@ -191,3 +236,20 @@ def _options_of(where: str | Mapping[str, Any]) -> dict[str, Any]:
         if name in options:
             raise ConfigError(f"where: {name!r} is for the view to set")
     return options
+
+
+def _option(name: str, value: str) -> Any:
+    """What the driver gets for an option of a URL: text for a number fails there, and "false" counts as true.
+
+    Raises:
+        ConfigError: there is no such option, or its value is none of its kind.
+    """
+    if name in _OURS:
+        return value  # refused with those of a mapping
+    if name not in _IN_URLS:
+        raise ConfigError(f"where: a URL has no option {name!r}, only {', '.join(sorted(_IN_URLS))}")
+    read, expected = _IN_URLS[name]
+    try:
+        return read(value)
+    except ValueError:
+        raise ConfigError(f"where: {name}: expected {expected}, found {value!r}") from None
