@@ -1,0 +1,149 @@
+"""What `gather` learns of storage nodes from servers: by a second look, and from older versions of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import trio
+
+from waltz_core.base.edge import Accepted, Closed, Port, Received, Send
+from waltz_core.base.ids import Endpoint
+from waltz_core.operations.view import ServerView
+from waltz_core.wire import client_messages as messages
+from waltz_core.wire.client_codec import VERSIONS
+from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
+from waltz_core.wire.shared import Trouble
+from waltz_core.zookeeper.paths import cluster_paths
+from waltz_core.zookeeper.store_metadata import add_storage_node
+from waltz_core.zookeeper.znodes import ServerDescriptor, encode_server_descriptor
+from waltz_trio.net.channel import NetLimits
+from waltz_trio.net.driver import NodeDriver
+from waltz_trio.net.listener import bind
+from waltz_trio.net.ports import HeldPorts
+from waltz_trio.net.tls import ClientTls, ServerTls, TlsSettings
+from waltz_trio.node.embedded import ROOT, embedded_cluster
+from waltz_trio.ports.gather import gather
+from waltz_trio.ports.tool import Tool
+from waltz_trio.zk.admin import change_store, create_cluster, read_store_params
+from waltz_trio.zk.client import ZnodeClient, open_znode_client
+from waltz_trio.zk.embedded import open_embedded_znodes
+
+STORAGE = "storage:7000"
+PATHS = cluster_paths(ROOT)
+
+
+async def look(zk: ZnodeClient, settings: TlsSettings) -> ServerView:
+    """At the one server of a cluster."""
+    tool = Tool(zk, PATHS, await read_store_params(zk, PATHS), ClientTls(settings), NetLimits())
+    (server,) = (await gather(tool, certificates=False)).servers
+    return server
+
+
+async def test_the_look_that_has_a_server_try_a_spare_node_says_why_it_cannot_use_it(tmp_path: Path) -> None:
+    """A server tries a node that it does not need when it is asked what it reaches, and then knows the trouble."""
+    with trio.fail_after(60), HeldPorts() as ports:
+        spare = f"127.0.0.1:{ports.take()}"  # nobody listens there
+        async with embedded_cluster(tmp_path, partitions=1, storage_nodes=1) as cluster:
+            tls = TlsSettings(certificate=f"{tmp_path}/tls/node.pem", key=f"{tmp_path}/tls/node.key", verify=False)
+            async with open_znode_client(cluster.znodes) as zk:
+                assert (await look(zk, tls)).unusable == {}
+                await change_store(zk, PATHS, lambda maps, _: add_storage_node(maps, spare, 0, 1))
+                server = await look(zk, tls)
+                while spare not in (server.connectivity or {}):  # it has not heard of the node yet
+                    server = await look(zk, tls)
+                assert server.problem == ""
+                assert server.connectivity is not None
+                assert not server.connectivity[spare]
+                assert "refused" in server.unusable[spare]
+                assert server.troubles == {spare: Trouble.NETWORK}
+
+
+class Elder:
+    """A machine that answers as an older server of ours, which sends no figures.
+
+    Its answer about storage nodes that it cannot use is `nodes`, or an error of `code`.
+    """
+
+    def __init__(self, code: int, nodes: tuple[messages.StorageNodeStatus, ...] | None) -> None:
+        self._code = code
+        self._nodes = nodes
+        self._conns: dict[int, Connection[messages.ClientMessage]] = {}
+
+    def deadline(self) -> int | None:
+        return None
+
+    def step(self, now: int, events: Sequence[object], out: list[object]) -> None:
+        for event in events:
+            match event:
+                case Accepted(conn=conn):
+                    self._conns[conn] = Connection(CLIENT_PROTOCOL, "elder", VERSIONS)
+                    out.append(Send(conn, self._conns[conn].hello()))
+                case Received(conn=conn, data=data):
+                    requests: list[messages.ClientMessage] = []
+                    self._conns[conn].receive(data, requests)
+                    answers = bytearray()
+                    for request in requests:
+                        self._conns[conn].encode(self._answer(request), answers)
+                    out.append(Send(conn, bytes(answers)))
+                case Closed(conn=conn):
+                    del self._conns[conn]
+
+    def _answer(self, request: messages.ClientMessage) -> messages.ClientMessage:
+        match request:
+            case messages.ServerPartitionsAssignmentRequest(req_id):
+                return messages.ServerPartitionsAssignmentResponse(req_id, (0,))
+            case messages.ServerPartitionsHealthStatRequest(req_id):
+                return messages.ServerPartitionsHealthStatResponse(req_id, ((0, True),))
+            case messages.CheckStorageConnectivityRequest(req_id):
+                return messages.CheckStorageConnectivityResponse(req_id, ((STORAGE, False),))
+            case messages.PartitionStatusRequest(req_id):
+                return messages.PartitionStatusResponse(req_id, ())
+            case messages.ClusterInfoRequest(req_id):
+                return messages.ClusterInfoResponse(req_id, 0, "test", UUID(int=1), 1, -1, 0, ())
+            case messages.StorageNodesRequest(req_id) if self._nodes is not None:
+                return messages.StorageNodesResponse(req_id, self._nodes)
+        return messages.ErrorResponse(request.req_id, self._code, "not something this server does")
+
+
+NOT_IMPLEMENTED, NOT_ALLOWED = messages.ErrorCode.NOT_IMPLEMENTED, messages.ErrorCode.NOT_ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("code", "nodes", "problem", "connectivity", "unusable"),
+    [
+        (NOT_IMPLEMENTED, None, "", {STORAGE: False}, {}),
+        (
+            NOT_IMPLEMENTED,
+            (messages.StorageNodeStatus(STORAGE, False, "gone"),),
+            "",
+            {STORAGE: False},
+            {STORAGE: "gone"},
+        ),
+        (NOT_ALLOWED, None, "not something this server does", None, {}),
+    ],
+    ids=["says nothing of nodes", "says why and not of what kind", "refuses"],
+)
+async def test_a_server_of_ours_that_does_not_say_what_it_cannot_use_is_asked_all_else(
+    code: messages.ErrorCode,
+    nodes: tuple[messages.StorageNodeStatus, ...] | None,
+    problem: str,
+    connectivity: dict[str, bool] | None,
+    unusable: dict[str, str],
+    nursery: trio.Nursery,
+) -> None:
+    with trio.fail_after(30):
+        async with open_embedded_znodes() as znodes, open_znode_client(znodes) as zk:
+            await create_cluster(zk, PATHS, "test", 1)
+            sock = bind("127.0.0.1", 0, "test")
+            descriptor = ServerDescriptor(1, Endpoint("127.0.0.1", sock.getsockname()[1]))
+            await zk.create(f"{PATHS.servers}/1", encode_server_descriptor(descriptor))
+            driver = NodeDriver(Elder(code, nodes), name="elder")
+            await nursery.start(driver.run)
+            driver.serve(Port.CLIENT, sock, ServerTls(TlsSettings()))
+            server = await look(zk, TlsSettings(verify=False))
+    assert (server.problem, server.connectivity) == (problem, connectivity)
+    assert (server.partitions, server.health) == ((0,), {0: True})  # what it had said before is kept
+    assert (server.unusable, server.troubles) == (unusable, {})
