@@ -996,6 +996,13 @@ CORPUS: tuple[Mutant, ...] = (
         ("tests/unit/server/test_neighbors.py",),
     ),
     Mutant(
+        "a repair that outlasts its pause is not tried again",
+        "server.repairs",
+        "                self._again[key] = self._jobs[key].until",
+        "                del self._again[key]",
+        ("tests/unit/server/test_repairs.py",),
+    ),
+    Mutant(
         "a server that is watched is asked once, and ends the connection as idle",
         "server.neighbors",
         "            self._ask_at = now + ASK_MS\n            if",

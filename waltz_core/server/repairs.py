@@ -136,17 +136,20 @@ class Repairs:
 
     def due(self, now: int, ours: Callable[[int, str], bool]) -> None:
         """The alarm rang; `ours` tells whether a partition is served here and a replica belongs to it."""
-        for key in [key for key, at in self._again.items() if now >= at]:
-            del self._again[key]
-            if ours(*key):
-                self.wanted(now, *key)
-            else:
-                self._pause.pop(key, None)
         for key, job in list(self._jobs.items()):
             if now >= job.until:
                 if job.link is not None:
                     job.link.give_up("no answer")
                 self._finish(key, f"no answer within {ANSWER_MS // 1000} s")
+        for key in [key for key, at in self._again.items() if now >= at]:
+            if key in self._jobs:
+                self._again[key] = self._jobs[key].until  # by then it is over, and may have left something
+                continue
+            del self._again[key]
+            if ours(*key):
+                self.wanted(now, *key)
+            else:
+                self._pause.pop(key, None)
         self._set_alarm()
 
     def _set_alarm(self) -> None:

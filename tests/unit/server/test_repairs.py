@@ -254,6 +254,20 @@ def test_a_silent_node_is_given_up() -> None:
     assert "no answer within 600 s" in bench.texts()[-1]
 
 
+def test_a_replica_whose_repair_outlasts_the_pause_is_tried_again_after_it() -> None:
+    """A node that hangs must not keep its replica damaged until somebody reads the damage once more."""
+    bench = Bench()
+    bench.until_asked()
+    while bench.now < ANSWER_MS:
+        assert bench.due is not None
+        assert bench.due > bench.now, "it wakes for nothing"
+        bench.now = bench.due
+        assert bench.take(ZkGet) == []
+        bench.ring(ours=True)
+    assert "no answer within 600 s" in bench.texts()[-1]
+    assert len(bench.take(ZkGet)) == 1, "another repair begins"
+
+
 def test_what_comes_of_a_connection_that_was_given_up_says_nothing_of_the_next_repair() -> None:
     bench = Bench()
     bench.until_asked()
