@@ -543,3 +543,18 @@ def test_keys_of_a_dict_come_back_as_their_type_says() -> None:
         codec.loads(b'{"by_account":{"07":1}}')
     with pytest.raises(TypeError, match="Json cannot carry a dict with keys of float"):
         waltz.Json(dict[float, int])
+
+
+@attrs.frozen
+class Nested:
+    count: int
+    below: list[Nested] = attrs.field(factory=list)
+
+
+def test_an_error_deep_in_a_value_takes_no_longer_than_the_value() -> None:
+    """It doubled with every level once: nobody could have waited for this one."""
+    text = '{"count": "1"}'
+    for _ in range(40):
+        text = f'{{"count": 1, "below": [{text}]}}'
+    with pytest.raises(TypeError, match=r"^Nested(\.below\[0\]){40}\.count: expected int, found '1' \(str\)$"):
+        waltz.Json(Nested).loads(text.encode())

@@ -12,7 +12,7 @@ import operator
 import types
 import typing
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 
@@ -343,16 +343,17 @@ def _misfit(step: str, error: Exception) -> _MisfitError:
     return _MisfitError(step, error)
 
 
-def _find_misfit(parts: Iterable[tuple[Any, Callable[[Any], Any], Any]]) -> None:
-    """Raise the error of the first part that its builder refuses; of each its key, builder and what is read.
+def _each(parts: Iterable[tuple[Any, Callable[[Any], Any], Any]]) -> Iterator[Any]:
+    """Parts as they are built, of each its key, builder and what is read; an error says the key.
 
-    They are built again to find it, so that values that fit cost nothing.
+    Nothing is built twice, or the time that an error takes would double with every level.
     """
     for key, build, part in parts:
         try:
-            build(part)
+            made = build(part)
         except Exception as error:
             raise _misfit(f"[{key!r}]", error) from None
+        yield made
 
 
 def is_struct(cls: Any) -> bool:
@@ -511,11 +512,7 @@ def _tuple_builder(arguments: tuple[Any, ...], builder: Callable[[Any], Callable
         parts = _checked(value, list)
         if len(parts) != len(items):
             raise ValueError(f"expected {len(items)} items, found {len(parts)}: {shown(parts)}")
-        try:
-            return tuple(item(part) for item, part in zip(items, parts, strict=True))
-        except Exception:
-            _find_misfit(zip(range(len(parts)), items, parts, strict=True))
-            raise
+        return tuple(_each(zip(range(len(parts)), items, parts, strict=True)))
 
     return build
 
@@ -523,11 +520,7 @@ def _tuple_builder(arguments: tuple[Any, ...], builder: Callable[[Any], Callable
 def _items_builder(kind: Callable[[list[Any]], Any], item: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def build(value: Any) -> Any:
         parts = _checked(value, list)
-        try:
-            return kind([item(part) for part in parts])
-        except Exception:
-            _find_misfit((at, item, part) for at, part in enumerate(parts))
-            raise
+        return kind(list(_each((at, item, part) for at, part in enumerate(parts))))
 
     return build
 
@@ -535,14 +528,7 @@ def _items_builder(kind: Callable[[list[Any]], Any], item: Callable[[Any], Any])
 def _dict_builder(key_of: Callable[[str], Any] | None, item: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def build(value: Any) -> Any:
         parts = _checked(value, dict)
-        try:
-            if key_of is None:
-                return {key: item(part) for key, part in parts.items()}
-            return {key_of(key): item(part) for key, part in parts.items()}
-        except Exception:
-            if key_of is not None:
-                _find_misfit((key, key_of, key) for key in parts)
-            _find_misfit((key, item, part) for key, part in parts.items())
-            raise
+        keys = parts if key_of is None else _each((key, key_of, key) for key in parts)
+        return dict(zip(keys, _each((key, item, part) for key, part in parts.items()), strict=True))
 
     return build
