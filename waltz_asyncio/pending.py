@@ -5,8 +5,8 @@ from __future__ import annotations
 import waltz_trio as trio_front
 from waltz_asyncio.bridge import call, documented
 from waltz_sync.portal import Portal
-from waltz_trio.client.codecs import shown
 from waltz_trio.client.many import Outcomes
+from waltz_trio.client.shown import shown
 from waltz_trio.client.values import Receipt
 
 

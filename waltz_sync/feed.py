@@ -11,7 +11,7 @@ from waltz_core.base.errors import ClientClosedError
 from waltz_sync.blocks import Block
 from waltz_sync.held import Held
 from waltz_sync.portal import Portal
-from waltz_trio.client.codecs import shown
+from waltz_trio.client.shown import shown
 from waltz_trio.client.values import Batch, Transaction
 
 CHUNK = 64  # transactions that cross from the Trio thread at once

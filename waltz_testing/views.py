@@ -26,7 +26,7 @@ from waltz_testing.view_case import (
 from waltz_testing.view_keys import KEY_CHECKS
 from waltz_testing.view_together import TOGETHER_CHECKS
 from waltz_trio import ApplyError, Batch, Transaction, ViewRegressedError
-from waltz_trio.client.codecs import shown
+from waltz_trio.client.shown import shown
 
 _checks = Checks()
 

@@ -15,7 +15,7 @@ from waltz_testing.simulation.plan import FAULTS, Plan, Submit, draw_plan
 from waltz_testing.simulation.play import Played, Simulated, check_submit, play
 from waltz_testing.simulation.shrink import shrink
 from waltz_trio.client.arguments import at_least_1
-from waltz_trio.client.codecs import shown
+from waltz_trio.client.shown import shown
 
 
 class SimulationError(AssertionError):

@@ -28,12 +28,12 @@ from waltz_trio.base.background import background
 from waltz_trio.client.arguments import at_least_1, flag
 from waltz_trio.client.blocks import AsyncOnly
 from waltz_trio.client.calls import Submission
-from waltz_trio.client.codecs import shown
 from waltz_trio.client.deciding import Decisions
 from waltz_trio.client.engine import Engine
 from waltz_trio.client.feed import Feed
 from waltz_trio.client.marks import Marks
 from waltz_trio.client.parts import ApplicationStatus, Part, Parts, ended, status_of
+from waltz_trio.client.shown import shown
 from waltz_trio.client.stepping import Stepper
 from waltz_trio.client.submits import Options, Submits
 from waltz_trio.client.values import Append, Key, LockLike, Receipt, Retry

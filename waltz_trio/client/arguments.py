@@ -9,7 +9,8 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from waltz_core.base.lock import Lock
 from waltz_core.client.retry import Retry
-from waltz_trio.client.codecs import Codecs, refuse_class_as_codec, shown
+from waltz_trio.client.codecs import Codecs, refuse_class_as_codec
+from waltz_trio.client.shown import shown
 
 T = TypeVar("T")
 

@@ -6,42 +6,23 @@ import base64
 import dataclasses
 import datetime
 import enum
-import functools
 import json
 import operator
 import types
 import typing
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from decimal import Decimal, InvalidOperation
+from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 
 import attrs
 
 from waltz_core.base.errors import UnknownHeaderError
-from waltz_trio.client.fitting import fitting, has_fields, key_builder, refuse_other_kinds
+from waltz_trio.client.building import as_is, builder_of, is_model, is_struct, misfit, name_of
+from waltz_trio.client.fitting import fitting, has_fields, refuse_other_kinds
+from waltz_trio.client.shown import shown
 
 T = TypeVar("T")
-
-
-def _decimal(text: str) -> Decimal:
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        raise ValueError("it is no decimal number") from None
-
-
-_TEXTS: dict[Any, Callable[[str], Any]] = {
-    bytes: functools.partial(base64.b64decode, validate=True),
-    Decimal: _decimal,
-    uuid.UUID: uuid.UUID,
-    datetime.datetime: datetime.datetime.fromisoformat,
-    datetime.date: datetime.date.fromisoformat,
-    datetime.time: datetime.time.fromisoformat,
-}
-"""What JSON carries as text, and how it is read."""
-
-_SHOWN_MAX = 80  # characters of a value in an error
 
 
 class Codec(Protocol[T]):
@@ -84,16 +65,10 @@ def _has_builder(value: object) -> bool:
     if type(value) is object:
         return False
     try:
-        _builder(typing.cast(Any, type(value)), False)
+        builder_of(typing.cast(Any, type(value)), False)
     except TypeError:
         return False
     return True
-
-
-def shown(value: object) -> str:
-    """A value in an error: short, with its type."""
-    text = repr(value)
-    return f"{text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 1] + '…'} ({type(value).__name__})"
 
 
 @attrs.frozen
@@ -151,17 +126,17 @@ class Json(Generic[T]):
             raise ValueError(f"unknown is 'refuse' or 'ignore', not {unknown!r}")
         refuse_value_as_type(cls, "Json")
         self.cls = cls
-        self._build = _as_is if cls is None else _builder(cls, unknown == "ignore")
+        self._build = as_is if cls is None else builder_of(cls, unknown == "ignore")
         self._fits = fitting(Any if cls is None else cls)
         self._tried = False
 
     def __repr__(self) -> str:
-        return f"Json({'' if self.cls is None else _name_of(self.cls)})"
+        return f"Json({'' if self.cls is None else name_of(self.cls)})"
 
     def dumps(self, value: T) -> bytes:
         """Compact JSON in UTF-8; TypeError or ValueError when the value does not fit."""
         if self.cls is not None and not _is_a(value, self.cls):
-            raise TypeError(f"expected {_name_of(self.cls)}, found {shown(value)}")
+            raise TypeError(f"expected {name_of(self.cls)}, found {shown(value)}")
         try:
             text = _encode(value)
         except ValueError as error:
@@ -196,12 +171,12 @@ class Json(Generic[T]):
         try:
             return self._build(parsed)
         except Exception as error:
-            misfit = _misfit("", error)
-        cause = misfit.cause
-        root = _name_of(self.cls) if has_fields(self.cls) or is_model(self.cls) else "value"
+            refused = misfit("", error)
+        cause = refused.cause
+        root = name_of(self.cls) if has_fields(self.cls) or is_model(self.cls) else "value"
         told = str(cause) if isinstance(cause, TypeError | ValueError) else f"{type(cause).__name__}: {cause}"
         kind = TypeError if isinstance(cause, TypeError) else ValueError
-        raise kind(f"{root}{misfit.where}: {told}") from cause
+        raise kind(f"{root}{refused.where}: {told}") from cause
 
 
 class Codecs:
@@ -317,218 +292,3 @@ def _is_a(value: object, wanted: Any) -> bool:
     if cls in (int, float) and hasattr(type(value), "__index__"):
         return True
     return isinstance(value, (list, tuple) if cls in (list, tuple) else cls)
-
-
-def _name_of(wanted: Any) -> str:
-    return wanted.__name__ if isinstance(wanted, type) and not typing.get_args(wanted) else str(wanted)
-
-
-def _as_is(value: Any) -> Any:
-    return value
-
-
-class _MisfitError(Exception):
-    """What a builder refused, and how to get there from the value that is read: `.memo[3]`."""
-
-    def __init__(self, where: str, cause: Exception) -> None:
-        super().__init__(where, cause)
-        self.where = where
-        self.cause = cause
-
-
-def _misfit(step: str, error: Exception) -> _MisfitError:
-    """An error of a part, seen from the whole of which `step` leads to that part."""
-    if isinstance(error, _MisfitError):
-        return _MisfitError(step + error.where, error.cause)
-    return _MisfitError(step, error)
-
-
-def _each(parts: Iterable[tuple[Any, Callable[[Any], Any], Any]]) -> Iterator[Any]:
-    """Parts as they are built, of each its key, builder and what is read; an error says the key.
-
-    Nothing is built twice, or the time that an error takes would double with every level.
-    """
-    for key, build, part in parts:
-        try:
-            made = build(part)
-        except Exception as error:
-            raise _misfit(f"[{key!r}]", error) from None
-        yield made
-
-
-def is_struct(cls: Any) -> bool:
-    """A class of msgspec, which knows how to read itself. It is not imported: a class of it exists only if it was."""
-    return isinstance(cls, type) and hasattr(cls, "__struct_fields__")
-
-
-def is_model(cls: Any) -> bool:
-    """A class of pydantic."""
-    return isinstance(cls, type) and hasattr(cls, "model_validate") and hasattr(cls, "model_dump")
-
-
-@functools.cache
-def _builder(wanted: Any, lenient: bool) -> Callable[[Any], Any]:
-    """What makes a value of type `wanted` from parsed JSON; if `lenient`, without what its class does not know."""
-    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
-    if origin is None:
-        return _simple_builder(wanted, lenient)
-    builder = functools.partial(_builder, lenient=lenient)
-    if origin in (typing.Union, types.UnionType):
-        return _optional_builder(wanted, arguments, builder)
-    if origin is list:
-        return _items_builder(list, builder(arguments[0]))
-    if origin is tuple:
-        return _tuple_builder(arguments, builder)
-    if origin is dict:
-        return _dict_builder(key_builder(arguments[0]), builder(arguments[1]))
-    raise _not_carried(wanted)
-
-
-def _simple_builder(wanted: Any, lenient: bool) -> Callable[[Any], Any]:
-    """As `_builder`, for a type without arguments."""
-    if wanted is Any or wanted is object:
-        return _as_is
-    if isinstance(wanted, type):
-        if attrs.has(wanted) or dataclasses.is_dataclass(wanted) or is_model(wanted) or is_struct(wanted):
-            return _class_builder(wanted, lenient)
-        if issubclass(wanted, enum.Enum):
-            return _enum_builder(wanted)
-    if wanted in _TEXTS:
-        return _text_builder(wanted, _TEXTS[wanted])
-    if wanted is float:
-        return lambda value: float(_checked(value, (int, float)))
-    if wanted in (int, str, bool, list, dict):
-        return lambda value: _checked(value, wanted)
-    if wanted is tuple:
-        return lambda value: tuple(_checked(value, list))
-    raise _not_carried(wanted)
-
-
-def _not_carried(wanted: Any) -> TypeError:
-    return TypeError(
-        f"Json cannot carry {_name_of(wanted)}, only None, bool, int, float, str, bytes, Decimal, datetime, date, "
-        "time, UUID, list, tuple, dict, enums, classes of attrs, dataclasses, msgspec and pydantic, and unions of one "
-        "of these with None; for anything else write a class with dumps and loads"
-    )
-
-
-def _checked(value: Any, wanted: Any) -> Any:
-    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-        names = " or ".join(map(_name_of, wanted if isinstance(wanted, tuple) else (wanted,)))
-        raise TypeError(f"expected {names}, found {shown(value)}")
-    return value
-
-
-def _enum_builder(cls: type[enum.Enum]) -> Callable[[Any], Any]:
-    def build(value: Any) -> Any:
-        try:
-            return cls(value)
-        except ValueError as error:
-            values = ", ".join(repr(member.value) for member in cls)
-            raise ValueError(f"expected one of {cls.__name__}, {values}, found {shown(value)}") from error
-
-    return build
-
-
-def _text_builder(wanted: type, read: Callable[[str], Any]) -> Callable[[Any], Any]:
-    written = "base64 of bytes" if wanted is bytes else f"a {wanted.__name__}"
-
-    def build(value: Any) -> Any:
-        text = _checked(value, str)
-        try:
-            return read(text)
-        except ValueError as error:
-            raise ValueError(f"expected {written}, found {shown(text)}: {error}") from error
-
-    return build
-
-
-def _class_builder(cls: Any, lenient: bool) -> Callable[[Any], Any]:
-    if is_model(cls):
-        return lambda value: cls.model_validate(_checked(value, dict))
-    if is_struct(cls):
-        from msgspec import convert  # it is there, for a class of it is
-
-        return lambda value: convert(value, cls)
-    hints = typing.get_type_hints(cls)
-    if attrs.has(cls):
-        aliases = {field.name: field.alias for field in attrs.fields(cls)}
-        required = {field.name for field in attrs.fields(cls) if field.init and field.default is attrs.NOTHING}
-    else:
-        aliases = {field.name: field.name for field in dataclasses.fields(cls)}
-        required = {field.name for field in dataclasses.fields(cls) if _is_required(field)}
-
-    @functools.cache
-    def part(name: str) -> Callable[[Any], Any]:  # late, for classes that contain themselves
-        return _builder(hints[name], lenient)
-
-    def build(value: Any) -> Any:
-        fields = _checked(value, dict)
-        unknown = fields.keys() - aliases.keys()
-        if unknown and not lenient:
-            raise TypeError(
-                f"{cls.__name__} has no field {', '.join(sorted(unknown))}; to read it without, write "
-                'Json(..., unknown="ignore")'
-            )
-        missing = required - fields.keys()
-        if missing:
-            raise TypeError(
-                f"expected a field {', '.join(sorted(missing))}, found {shown(fields)}; to read what has "
-                "none, give the field a default"
-            )
-        arguments = {}
-        for name, item in fields.items():
-            if name in aliases:
-                try:
-                    arguments[aliases[name]] = part(name)(item)
-                except Exception as error:
-                    raise _misfit(f".{name}", error) from None
-        return cls(**arguments)
-
-    return build
-
-
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    missing = dataclasses.MISSING
-    return field.init and field.default is missing and field.default_factory is missing
-
-
-def _optional_builder(
-    wanted: Any, arguments: tuple[Any, ...], builder: Callable[[Any], Callable[[Any], Any]]
-) -> Callable[[Any], Any]:
-    rest = [argument for argument in arguments if argument is not type(None)]
-    if len(rest) != 1 or len(rest) == len(arguments):
-        raise TypeError(f"Json cannot carry {wanted}: only unions with None")
-    item = builder(rest[0])
-    return lambda value: None if value is None else item(value)
-
-
-def _tuple_builder(arguments: tuple[Any, ...], builder: Callable[[Any], Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    if len(arguments) == 2 and arguments[1] is Ellipsis:
-        return _items_builder(tuple, builder(arguments[0]))
-    items = [builder(argument) for argument in arguments]
-
-    def build(value: Any) -> Any:
-        parts = _checked(value, list)
-        if len(parts) != len(items):
-            raise ValueError(f"expected {len(items)} items, found {len(parts)}: {shown(parts)}")
-        return tuple(_each(zip(range(len(parts)), items, parts, strict=True)))
-
-    return build
-
-
-def _items_builder(kind: Callable[[list[Any]], Any], item: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def build(value: Any) -> Any:
-        parts = _checked(value, list)
-        return kind(list(_each((at, item, part) for at, part in enumerate(parts))))
-
-    return build
-
-
-def _dict_builder(key_of: Callable[[str], Any] | None, item: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def build(value: Any) -> Any:
-        parts = _checked(value, dict)
-        keys = parts if key_of is None else _each((key, key_of, key) for key in parts)
-        return dict(zip(keys, _each((key, item, part) for key, part in parts.items()), strict=True))
-
-    return build

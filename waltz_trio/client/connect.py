@@ -24,9 +24,9 @@ from waltz_trio.base.forks import call_in_child
 from waltz_trio.base.log import reporter, warn_once
 from waltz_trio.client.blocks import Block
 from waltz_trio.client.client import Client, ClientDriver
-from waltz_trio.client.codecs import shown
 from waltz_trio.client.encoding import ClientLimits
 from waltz_trio.client.instrument import Instrument, check_instrument
+from waltz_trio.client.shown import shown
 from waltz_trio.config.config import Config, net_limits, refuse_misplaced_tls, tls_settings
 from waltz_trio.net.dialer import why
 from waltz_trio.net.driver import NodeDriver

@@ -22,10 +22,10 @@ from waltz_core.client.submit_calls import (
     judge,
 )
 from waltz_trio.client.calls import Call, Together
-from waltz_trio.client.codecs import shown
 from waltz_trio.client.engine import Engine
 from waltz_trio.client.parts import Part, Post, Tell
 from waltz_trio.client.pending import Pending
+from waltz_trio.client.shown import shown
 from waltz_trio.client.values import Append
 from waltz_trio.client.view_access import ViewAccess
 from waltz_trio.client.views import View

@@ -12,16 +12,9 @@ from typing import Any, Generic, Literal, TypeVar, cast, overload
 import attrs
 
 from waltz_core.base.errors import UnknownHeaderError
-from waltz_trio.client.codecs import (
-    Codec,
-    Codecs,
-    Json,
-    as_header,
-    is_model,
-    listed_by_header,
-    refuse_value_as_type,
-    shown,
-)
+from waltz_trio.client.building import is_model
+from waltz_trio.client.codecs import Codec, Codecs, Json, as_header, listed_by_header, refuse_value_as_type
+from waltz_trio.client.shown import shown
 from waltz_trio.client.values import Append, LockLike
 
 T = TypeVar("T")

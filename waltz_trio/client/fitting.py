@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 import types
 import typing
@@ -70,38 +69,6 @@ def _fields_fit(cls: Any) -> Fits:
         return all(check(getattr(value, name)) for name, check in checks)
 
     return fits
-
-
-def key_builder(wanted: Any) -> Callable[[str], Any] | None:
-    """What makes a key of a dict from the text that JSON has for it; None: it stays as it is.
-
-    Raises:
-        TypeError: no such key can be written.
-    """
-    if wanted in (str, Any, object):
-        return None
-    if wanted is int:
-        return _int_key
-    if isinstance(wanted, type) and issubclass(wanted, enum.Enum):
-        by_text = {str(member.value): member for member in wanted if isinstance(member.value, str | int)}
-
-        def key_of(text: str) -> Any:
-            if text not in by_text:
-                raise ValueError(f"expected a key of {wanted.__name__}, {', '.join(by_text)}, found {text!r}")
-            return by_text[text]
-
-        return key_of
-    raise TypeError(
-        f"Json cannot carry a dict with keys of {getattr(wanted, '__name__', wanted)}: JSON has text for keys, and int "
-        "and enums of these can be read from it"
-    )
-
-
-def _int_key(text: str) -> int:
-    number = int(text)
-    if str(number) != text:
-        raise ValueError(f"expected a whole number as a key, found {text!r}")
-    return number
 
 
 def refuse_other_kinds(value: Any, wanted: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-from waltz_trio.client.codecs import shown
+from waltz_trio.client.shown import shown
 
 
 class Instrument(Protocol):

@@ -37,7 +37,7 @@ from waltz_trio.base.background import Background
 from waltz_trio.base.log import reporter
 from waltz_trio.base.pump import now_ms
 from waltz_trio.client.arguments import whole
-from waltz_trio.client.codecs import shown
+from waltz_trio.client.shown import shown
 
 
 class Life:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from waltz_core.base.errors import ConfigError
-from waltz_trio.client.codecs import shown
+from waltz_trio.client.shown import shown
 from waltz_trio.client.sql_identity import IDENTITIES
 from waltz_trio.client.sql_view import TABLE, SqlView
 from waltz_trio.client.values import Transaction

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from waltz_core.base.errors import ConfigError
-from waltz_trio.client.codecs import shown
+from waltz_trio.client.shown import shown
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

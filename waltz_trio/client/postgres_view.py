@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from waltz_core.base.errors import ConfigError
-from waltz_trio.client.codecs import shown
+from waltz_trio.client.shown import shown
 from waltz_trio.client.sql_identity import IDENTITIES
 from waltz_trio.client.sql_view import TABLE, SqlView
 from waltz_trio.client.values import Transaction

@@ -39,8 +39,8 @@ from waltz_core.base.log import MARKER_HEADER
 from waltz_core.client.keys import KeyEntry
 from waltz_trio.client.arguments import flag, whole
 from waltz_trio.client.arguments import mark as mark_of
-from waltz_trio.client.codecs import shown
 from waltz_trio.client.key_tables import DEFINITIONS, PUT_KEY, KeyRow, KeyTables
+from waltz_trio.client.shown import shown
 from waltz_trio.client.sql_identity import IDENTITIES, Identity
 from waltz_trio.client.sql_sessions import Session, Sessions, TransactionLostError
 from waltz_trio.client.statements import tables_of

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from waltz_core.base.errors import ConfigError, ViewRegressedError
-from waltz_trio.client.codecs import shown
+from waltz_trio.client.shown import shown
 from waltz_trio.client.sql_identity import IDENTITIES
 from waltz_trio.client.sql_view import TABLE, SqlView
 from waltz_trio.client.values import Transaction

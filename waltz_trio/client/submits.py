@@ -19,10 +19,10 @@ from waltz_core.client.submit_calls import Decide, SubmitBegun, Withdrawn
 from waltz_trio.client.arguments import EXPECTED, KEYS, check_decide, listed, rows_of
 from waltz_trio.client.at_work import Works
 from waltz_trio.client.calls import Call, KeyOfCall, Submission, Waiter
-from waltz_trio.client.codecs import shown
 from waltz_trio.client.deciding import Decisions
 from waltz_trio.client.engine import Engine
 from waltz_trio.client.parts import Part, Parts, end_of, outcome_of
+from waltz_trio.client.shown import shown
 from waltz_trio.client.stepping import Stepper
 from waltz_trio.client.values import Key, LockLike, Receipt, Retry
 from waltz_trio.client.views import KeyedView, View

@@ -16,7 +16,8 @@ from waltz_core.base.record import record
 from waltz_core.client.retry import Retry as Retry
 from waltz_core.wire.lock_names import UNNAMED, pack_text
 from waltz_trio.client.arguments import check_codec, check_lock_id, explain_locks, whole
-from waltz_trio.client.codecs import Codec, Codecs, Raw, shown
+from waltz_trio.client.codecs import Codec, Codecs, Raw
+from waltz_trio.client.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

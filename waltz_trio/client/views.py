@@ -14,7 +14,7 @@ from waltz_core.base.errors import ConfigError
 from waltz_core.base.log import MARKER_HEADER
 from waltz_core.client.keys import KeyEntry, check_key, request_hash
 from waltz_trio.client.arguments import whole
-from waltz_trio.client.codecs import shown
+from waltz_trio.client.shown import shown
 from waltz_trio.client.values import Batch, Key, Transaction
 
 _METHODS = ("load_mark", "commit", "read", "is_transient", "close")
