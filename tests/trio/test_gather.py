@@ -25,7 +25,7 @@ from waltz_trio.net.listener import bind
 from waltz_trio.net.ports import HeldPorts
 from waltz_trio.net.tls import ClientTls, ServerTls, TlsSettings
 from waltz_trio.node.embedded import ROOT, embedded_cluster
-from waltz_trio.ports.gather import gather
+from waltz_trio.ports.gather import NODE_MAX, gather
 from waltz_trio.ports.tool import Tool
 from waltz_trio.zk.admin import change_store, create_cluster, read_store_params
 from waltz_trio.zk.client import ZnodeClient, open_znode_client
@@ -35,10 +35,10 @@ STORAGE = "storage:7000"
 PATHS = cluster_paths(ROOT)
 
 
-async def look(zk: ZnodeClient, settings: TlsSettings) -> ServerView:
+async def look(zk: ZnodeClient, settings: TlsSettings, node_max: float = NODE_MAX) -> ServerView:
     """At the one server of a cluster."""
     tool = Tool(zk, PATHS, await read_store_params(zk, PATHS), ClientTls(settings), NetLimits())
-    (server,) = (await gather(tool, certificates=False)).servers
+    (server,) = (await gather(tool, node_max, certificates=False)).servers
     return server
 
 
@@ -64,12 +64,16 @@ async def test_the_look_that_has_a_server_try_a_spare_node_says_why_it_cannot_us
 class Elder:
     """A machine that answers as an older server of ours, which sends no figures.
 
-    Its answer about storage nodes that it cannot use is `nodes`, or an error of `code`.
+    Its answer about storage nodes that it cannot use is `nodes`, or an error of `code`. If a storage node is `silent`,
+    it has none to what it reaches.
     """
 
-    def __init__(self, code: int, nodes: tuple[messages.StorageNodeStatus, ...] | None) -> None:
+    def __init__(
+        self, code: int, nodes: tuple[messages.StorageNodeStatus, ...] | None, *, silent: bool = False
+    ) -> None:
         self._code = code
         self._nodes = nodes
+        self._silent = silent
         self._conns: dict[int, Connection[messages.ClientMessage]] = {}
 
     def deadline(self) -> int | None:
@@ -86,7 +90,8 @@ class Elder:
                     self._conns[conn].receive(data, requests)
                     answers = bytearray()
                     for request in requests:
-                        self._conns[conn].encode(self._answer(request), answers)
+                        if not (self._silent and isinstance(request, messages.CheckStorageConnectivityRequest)):
+                            self._conns[conn].encode(self._answer(request), answers)
                     out.append(Send(conn, bytes(answers)))
                 case Closed(conn=conn):
                     del self._conns[conn]
@@ -106,6 +111,20 @@ class Elder:
             case messages.StorageNodesRequest(req_id) if self._nodes is not None:
                 return messages.StorageNodesResponse(req_id, self._nodes)
         return messages.ErrorResponse(request.req_id, self._code, "not something this server does")
+
+
+async def look_at_elder(elder: Elder, nursery: trio.Nursery, node_max: float = NODE_MAX) -> ServerView:
+    """The view of a cluster that has one server, and nothing else."""
+    with trio.fail_after(30):
+        async with open_embedded_znodes() as znodes, open_znode_client(znodes) as zk:
+            await create_cluster(zk, PATHS, "test", 1)
+            sock = bind("127.0.0.1", 0, "test")
+            descriptor = ServerDescriptor(1, Endpoint("127.0.0.1", sock.getsockname()[1]))
+            await zk.create(f"{PATHS.servers}/1", encode_server_descriptor(descriptor))
+            driver = NodeDriver(elder, name="elder")
+            await nursery.start(driver.run)
+            driver.serve(Port.CLIENT, sock, ServerTls(TlsSettings()))
+            return await look(zk, TlsSettings(verify=False), node_max)
 
 
 NOT_IMPLEMENTED, NOT_ALLOWED = messages.ErrorCode.NOT_IMPLEMENTED, messages.ErrorCode.NOT_ALLOWED
@@ -134,16 +153,16 @@ async def test_a_server_of_ours_that_does_not_say_what_it_cannot_use_is_asked_al
     unusable: dict[str, str],
     nursery: trio.Nursery,
 ) -> None:
-    with trio.fail_after(30):
-        async with open_embedded_znodes() as znodes, open_znode_client(znodes) as zk:
-            await create_cluster(zk, PATHS, "test", 1)
-            sock = bind("127.0.0.1", 0, "test")
-            descriptor = ServerDescriptor(1, Endpoint("127.0.0.1", sock.getsockname()[1]))
-            await zk.create(f"{PATHS.servers}/1", encode_server_descriptor(descriptor))
-            driver = NodeDriver(Elder(code, nodes), name="elder")
-            await nursery.start(driver.run)
-            driver.serve(Port.CLIENT, sock, ServerTls(TlsSettings()))
-            server = await look(zk, TlsSettings(verify=False))
+    server = await look_at_elder(Elder(code, nodes), nursery)
     assert (server.problem, server.connectivity) == (problem, connectivity)
     assert (server.partitions, server.health) == ((0,), {0: True})  # what it had said before is kept
     assert (server.unusable, server.troubles) == (unusable, {})
+
+
+async def test_what_a_server_knows_of_a_silent_node_counts_where_it_waits_for_that_node_longer_than_it_is_waited_for(
+    nursery: trio.Nursery,
+) -> None:
+    nodes = (messages.StorageNodeStatus(STORAGE, False, "no answer for 4 s"),)
+    server = await look_at_elder(Elder(NOT_IMPLEMENTED, nodes, silent=True), nursery, 2)
+    assert (server.problem, server.connectivity) == ("no answer within 2 s", None)
+    assert server.unusable == {STORAGE: "no answer for 4 s"}
