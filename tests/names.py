@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 
 ROOT = Path(__file__).parents[1]
 NAMES = frozenset({"one", "found"})
@@ -31,7 +32,15 @@ _SCOPES = (
 
 def vague_names(source: str) -> list[tuple[int, str]]:
     """Line and name of each definition of `one` or `found` that lives beyond three lines."""
-    return sorted(_in_scope(ast.parse(source)))
+    return sorted(_in_scope(ast.parse(source))) if _has_name(compile(source, "", "exec")) else []
+
+
+def _has_name(code: CodeType) -> bool:
+    """Whether any of them is a name at all, which the compiler knows much sooner than a walk through the source."""
+    used = {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    # A field that is only declared is a text in its class.
+    texts = {text for text in code.co_consts if isinstance(text, str)}
+    return bool(NAMES & (used | texts)) or any(_has_name(part) for part in code.co_consts if isinstance(part, CodeType))
 
 
 def _in_scope(scope: ast.AST) -> Iterator[tuple[int, str]]:

@@ -5,15 +5,13 @@ A clean interpreter that imports all of the core loads nothing which could do in
 
 from __future__ import annotations
 
-import ast
 import importlib
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.sources import ROOT, imports
 
 _IMPORT_ALL = """
 import sys
@@ -53,14 +51,7 @@ def test_a_storage_node_loads_nothing_that_only_servers_and_tools_need() -> None
 
 def imported_by(package: str) -> set[str]:
     """Top-level names that any module of a package imports."""
-    found: set[str] = set()
-    for path in (ROOT / package).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                found |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                found.add((node.module or "").partition(".")[0])
-    return found
+    return {module.partition(".")[0] for _, module, _ in imports(package)}
 
 
 def test_the_front_for_threads_is_above_the_drivers_and_beside_the_pipeline() -> None:
@@ -98,19 +89,12 @@ ARROWS = {"waltz_core": 36, "waltz_trio": 36, "waltz_spark": 28}
 
 def arrows(package: str) -> dict[str, set[str]]:
     """Which part of a package imports which others."""
-    graph: dict[str, set[str]] = {}
-    for path in (ROOT / package).glob("*/**/*.py"):
-        part = path.relative_to(ROOT / package).parts[0]
-        targets = graph.setdefault(part, set())
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            else:
-                continue
-            targets |= {name.split(".")[1] for name in names if name.startswith(f"{package}.")}
-    parts = set(graph)
+    parts = {path.relative_to(ROOT / package).parts[0] for path in (ROOT / package).glob("*/**/*.py")}
+    graph: dict[str, set[str]] = {part: set() for part in parts}
+    for path, module, name in imports(package):
+        target = f"{module}.{name}"
+        if target.startswith(f"{package}.") and path.parent != ROOT / package:
+            graph[path.relative_to(ROOT / package).parts[0]].add(target.split(".")[1])
     return {part: (targets & parts) - {part} for part, targets in graph.items()}
 
 
@@ -135,21 +119,16 @@ PACKAGES = (*LEVELS, "waltz_sync", "waltz_asyncio", "waltz_dcb", "waltz_testing"
 
 def module_imports(package: str) -> dict[str, set[str]]:
     """Which module of a package imports which others, those that only a type checker sees among them."""
-    paths = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+    modules = {
+        path: ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in (ROOT / package).rglob("*.py")
         if path.name != "__init__.py"
     }
-    graph: dict[str, set[str]] = {}
-    for module, path in paths.items():
-        graph[module] = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                graph[module] |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
-            elif isinstance(node, ast.Import):
-                graph[module] |= {alias.name for alias in node.names}
-        graph[module] &= set(paths) - {module}
-    return graph
+    graph: dict[str, set[str]] = {module: set() for module in modules.values()}
+    for path, module, name in imports(package):
+        if path in modules:
+            graph[modules[path]] |= {module, f"{module}.{name}"}
+    return {module: targets & set(graph) - {module} for module, targets in graph.items()}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

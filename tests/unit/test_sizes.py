@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.sources import ROOT, statements
 from tests.unused import PACKAGES
 
-ROOT = Path(__file__).parents[2]
 CLASS_LINES, FILE_LINES, FUNCTION_LINES = 400, 600, 60
 LARGER: dict[str, str] = {}
 """`file: name` → why it is one piece."""
@@ -19,7 +18,7 @@ LARGER: dict[str, str] = {}
 def sizes(text: str) -> Iterator[tuple[str, int, int]]:
     """Name, lines and limit of a file's definitions, and of the file, which has no name."""
     yield "", text.count("\n"), FILE_LINES
-    for node in ast.walk(ast.parse(text)):
+    for node in statements(ast.parse(text)):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             limit = CLASS_LINES if isinstance(node, ast.ClassDef) else FUNCTION_LINES
             yield node.name, (node.end_lineno or 0) - node.lineno + 1, limit
