@@ -54,6 +54,8 @@ LANES := -j3 --output-sync=target --no-print-directory
 BEGIN = mkdir -p $(STAGES) && date +%s > $(STAGES)/began
 TOOK = echo "$(1) took $$(($$(date +%s) - $$(cat $(STAGES)/began))) s, installation apart"
 COMPUTE := nice -n 5 $(PYTEST)
+# Fewer examples of each property than `make test-long` tries.
+QUICK := $(COMPUTE) --hypothesis-profile=quick
 # Real processes on real clocks, beside others on the same cores: what fails is run once more, alone. It must pass then, and is named.
 # Its names stand in $(BESIDE), with a count at the end of the run. Each stage that waits has its own cache of what failed.
 BESIDE := build/beside-others.txt
@@ -77,14 +79,14 @@ test: install
 
 .PHONY: stage-core stage-clusters stage-seeds stage-pure stage-drivers stage-spark
 stage-core: check-types check-style
-	@$(if $(filter core,$(LATER)),echo "The core runs in make test-long",$(COMPUTE) -m 'not slow' $(CORE))
+	@$(if $(filter core,$(LATER)),echo "The core runs in make test-long",$(QUICK) -m 'not slow' $(CORE))
 stage-clusters: stage-core
-	@$(COMPUTE) -m 'not slow' $(LONG) tests/vectors tests/mutants tests/decoders tests/driver_crashes tests/driver_nets
+	@$(QUICK) -m 'not slow' $(LONG) tests/vectors tests/mutants tests/decoders tests/driver_crashes tests/driver_nets
 stage-seeds: stage-clusters
 	@$(FUZZ) --seeds 1..60
 	@export WALTZ_SPEEDUPS=0; $(FUZZ) --seeds 61..72
 stage-pure: stage-seeds
-	@export WALTZ_SPEEDUPS=0; $(COMPUTE) -m 'not slow' tests/vectors tests/unit/server tests/unit/client tests/unit/wire
+	@export WALTZ_SPEEDUPS=0; $(QUICK) -m 'not slow' tests/vectors tests/unit/server tests/unit/client tests/unit/wire
 stage-drivers:
 	@$(call STEADY,drivers,$(DRIVERS),-n 3 --dist loadfile)
 stage-spark:

@@ -21,6 +21,8 @@ settings.register_profile(
     derandomize="CI" in os.environ,
     print_blob=True,
 )
+# What `make test` runs of each property; a run by hand and `make test-long` try as many as hypothesis would.
+settings.register_profile("quick", settings.get_profile("project"), max_examples=30, stateful_step_count=30)
 settings.load_profile("project")
 
 
