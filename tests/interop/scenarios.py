@@ -159,6 +159,26 @@ def one_assignment(scene: Scene) -> Outcome:
         return judged(load, 15 * COMMITS)
 
 
+def three_servers(scene: Scene) -> Outcome:
+    """Two servers of ours, which watch each other, and one of 0.13.2 that they leave in peace; each is killed."""
+    with scene.cluster(partitions=3, storage=(OURS, JAVA, OURS), server=(OURS, JAVA, OURS)) as cluster:
+        cluster.wait_healthy()
+        load = MixedLoad(cluster, (OURS, JAVA), accounts=6)
+        load.start()
+        wait_owners(cluster, *cluster.server_names)
+        for killed in cluster.server_names:
+            heirs = [name for name in cluster.server_names if name != killed]
+            cluster.children[killed].kill()
+            cluster.wait_unregistered(killed)
+            wait_owners(cluster, *heirs)
+            _commits_everywhere(cluster)
+            cluster.start(killed)
+            cluster.wait_healthy()
+            wait_owners(cluster, *cluster.server_names)
+            _commits_everywhere(cluster)
+        return judged(load, 18 * COMMITS)
+
+
 def _coordinator(cluster: MixedCluster) -> str:
     registered = cluster.registered()
     return registered[min(registered)]
@@ -215,6 +235,7 @@ def scenarios() -> dict[str, Scenario]:
     found["storage nodes of both kinds, server ours"] = one_quorum(OURS)
     found["storage nodes of both kinds, server 0.13.2"] = one_quorum(JAVA)
     found["servers of both kinds, either one assigns"] = one_assignment
+    found["two servers of ours and one of 0.13.2"] = three_servers
     found["mutual TLS from the original's key stores"] = mutual_tls
     found["rolling replacement, there and back"] = rolling_replacement
     found["timetable of restarts, through the original's client"] = timetable.restarts
