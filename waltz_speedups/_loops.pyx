@@ -333,6 +333,64 @@ def cut_feed(buffer, Py_ssize_t at, list out, cls):
     return at
 
 
+cdef Fields _fed = Fields("req_id", "transaction_id", "header")
+
+
+def end_of_feed(messages, Py_ssize_t at, cls):
+    cdef Py_ssize_t count
+    if type(messages) is not list or not 0 <= at < PyList_GET_SIZE(messages):
+        return REFERENCES["end_of_feed"](messages, at, cls)
+    first = _fed.get(<object>PyList_GET_ITEM(messages, at), 0)
+    if type(first) is not bytes or PyBytes_GET_SIZE(first) != 16:
+        return REFERENCES["end_of_feed"](messages, at, cls)
+    count = PyList_GET_SIZE(messages)
+    while at < count and WALTZ_TYPE(<object>PyList_GET_ITEM(messages, at)) == <PyTypeObject *>cls:
+        req_id = _fed.get(<object>PyList_GET_ITEM(messages, at), 0)
+        if type(req_id) is not bytes or PyBytes_GET_SIZE(req_id) != 16:
+            return REFERENCES["end_of_feed"](messages, at, cls)
+        if memcmp(PyBytes_AS_STRING(req_id) + 8, PyBytes_AS_STRING(first) + 8, 4) != 0:
+            break
+        at += 1
+    return at
+
+
+def mark_after(run, seen):
+    cdef long long mark, number
+    cdef Py_ssize_t at
+    if type(run) is not list or not waltz_long(seen, &mark):
+        return REFERENCES["mark_after"](run, seen)
+    for at in range(PyList_GET_SIZE(run)):
+        if not waltz_long(_fed.get(<object>PyList_GET_ITEM(run, at), 1), &number):
+            return REFERENCES["mark_after"](run, seen)
+        if number > mark and <uint64_t>number - <uint64_t>mark == 1:  # there is none behind the highest
+            mark = number
+    return mark
+
+
+def hand_out(list handed, cls, partition, records, payloads, fetch, last):
+    cdef Py_ssize_t at, count
+    cdef PyObject *made
+    cdef Maker maker = maker_of(cls)
+    if not maker.direct or maker.count != 6 or type(records) is not list or type(payloads) not in (list, tuple):
+        return REFERENCES["hand_out"](handed, cls, partition, records, payloads, fetch, last)
+    count = min(PyList_GET_SIZE(records), len(payloads))
+    for at in range(count):
+        record = <object>PyList_GET_ITEM(records, at)
+        header = _fed.get(record, 2)
+        if last is not None and header == last:
+            return at
+        transaction_id, req_id, data = _fed.get(record, 1), _fed.get(record, 0), payloads[at]
+        made = WALTZ_ALLOCATE(cls)
+        waltz_fill(made, maker.places[0], partition)
+        waltz_fill(made, maker.places[1], transaction_id)
+        waltz_fill(made, maker.places[2], header)
+        waltz_fill(made, maker.places[3], req_id)
+        waltz_fill(made, maker.places[4], data)
+        waltz_fill(made, maker.places[5], fetch)
+        handed.append(waltz_take(made))
+    return count
+
+
 # ---- records ---------------------------------------------------------------------------------
 
 
@@ -506,6 +564,25 @@ def cut_records(buffer, at, end, count):
         place += 36 + size
         starts.append(PyLong_FromLongLong(place - begin))
     return starts
+
+
+def data_of(buffer, starts, count):
+    cdef Py_ssize_t number
+    cdef long long most, begin, end
+    if type(buffer) is not bytes or type(starts) is not list or not waltz_long(count, &most) or most < 0:
+        return REFERENCES["data_of"](buffer, starts, count)
+    most = min(most, PyList_GET_SIZE(starts) - 1)
+    data = []
+    for number in range(most):
+        if (
+            not waltz_long(starts[number], &begin)
+            or not waltz_long(starts[number + 1], &end)
+            or not 0 <= begin <= end - 36
+            or end > PyBytes_GET_SIZE(buffer)
+        ):
+            return REFERENCES["data_of"](buffer, starts, count)
+        data.append(PyBytes_FromStringAndSize(PyBytes_AS_STRING(buffer) + begin + 32, end - begin - 36))
+    return data
 
 
 def sound_count(buffer, starts, first):

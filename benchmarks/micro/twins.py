@@ -23,7 +23,7 @@ from waltz_core.wire.lock_names import pack_text
 from waltz_core.wire.named_append import decode_named_append
 from waltz_core.wire.primitives import checksum_of
 from waltz_trio.client.codecs import Raw
-from waltz_trio.client.values import Append, lock_hashes
+from waltz_trio.client.values import Append, Transaction, lock_hashes
 
 COUNT = 500
 ROUNDS = 30
@@ -61,6 +61,7 @@ def cases() -> dict[str, tuple[str, Callable[[], tuple[Any, ...]]]]:
     feed = REFERENCES["encode_frames"](0, requests[0])
     read: list[FeedData] = []
     REFERENCES["cut_feed"](feed, 0, read, FeedData)
+    payloads = [DATA] * COUNT
     table = array("q", [-1]) * 100_000
 
     def judged() -> tuple[Any, ...]:
@@ -107,7 +108,11 @@ def cases() -> dict[str, tuple[str, Callable[[], tuple[Any, ...]]]]:
         ),
         "client: outcomes of rows": ("take_rows", lambda: (outcomes, 0, 1, COUNT + 1, [None] * COUNT, 0)),
         "client: cut the feed": ("cut_feed", lambda: (feed, 0, [], FeedData)),
+        "client: find the feed of a partition": ("end_of_feed", lambda: (read, 0, FeedData)),
+        "client: follow the feed": ("mark_after", lambda: (read, -1)),
+        "client: hand out the feed": ("hand_out", lambda: ([], Transaction, 0, read, payloads, None, None)),
         "client: cut a range": ("cut_records", lambda: (records, 0, len(records), COUNT)),
+        "client: payloads of a range": ("data_of", lambda: (records, starts, COUNT)),
         "client: verify a range": ("sound_count", lambda: (records, starts, 0)),
         "client: match outcomes": ("judge_run", judged),
         "server: cut appends": (

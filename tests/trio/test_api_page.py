@@ -85,7 +85,7 @@ def written(name: str, target: Any) -> str:
 def members(cls: Any) -> set[str]:
     found = set(INSTANCE_ATTRIBUTES.get(cls.__name__, set()))
     if attrs.has(cls):
-        found |= {field.name for field in attrs.fields(cls)}
+        found |= {field.name for field in attrs.fields(cls) if not field.name.startswith("_")}
     if issubclass(cls, enum.Enum):
         return found | {member.name for member in cls}
     if issubclass(cls, waltz.WaltzError):

@@ -36,7 +36,7 @@ from waltz_core.wire.lock_names import UNNAMED, pack_text
 from waltz_core.wire.primitives import checksum_of
 from waltz_core.wire.records import RecordRun
 from waltz_trio.client.codecs import Raw, Utf8
-from waltz_trio.client.values import Append
+from waltz_trio.client.values import Append, Transaction
 
 for module in ("waltz_core.client.node", "waltz_core.server.node", "waltz_core.storage.transcode"):
     importlib.import_module(module)  # for the references in them
@@ -131,6 +131,10 @@ def test_frames_of_clients(twins: ModuleType, stream: bytes, limit: int) -> None
             decode = runs.whole(CLIENT_PROTOCOL.tables[5].codecs[34 if named else 2].decode)
             same(twins, "cut_appends", stream, at, limit, [], cls, decode, named)
         same(twins, "cut_feed", stream, at, [], FeedData)
+        fed: list[Any] = []
+        REFERENCES["cut_feed"](stream, at, fed, FeedData)
+        for place in range(len(fed)):
+            same(twins, "end_of_feed", [*fed, AppendRequest], place, FeedData)
     patch = pytest.MonkeyPatch()
     patched = []
     for functions in (REFERENCES, vars(twins)):
@@ -154,6 +158,49 @@ def test_a_run_of_appends_is_taken_at_once(twins: ModuleType) -> None:
     never = pytest.fail
     assert twins.cut_appends(bytes(out), 0, 1 << 20, taken, NamedAppendRequest, never, True) == len(out)
     assert [message.req_id for message in taken] == [make_req_id(1, 2, 3, number) for number in range(10)]
+
+
+class Handed:
+    """Not a class whose objects are made by their slots."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Handed) and self.arguments == other.arguments
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+FED = st.lists(
+    st.builds(FeedData, st.sampled_from([make_req_id(1, 2, each, 0) for each in (0, 0, 1)]), INT64, INT32), max_size=8
+)
+
+
+@given(
+    records=FED,
+    payloads=st.lists(st.one_of(st.none(), DATA), max_size=8),
+    last=st.one_of(st.none(), INT32),
+    kinds=st.tuples(st.sampled_from([list, tuple]), st.sampled_from([list, tuple])),
+)
+def test_the_feed_of_one_partition_and_what_readers_get(
+    twins: ModuleType, records: list[FeedData], payloads: list[bytes | None], last: int | None, kinds: tuple[Any, Any]
+) -> None:
+    for seen in (-1, 0, 2**63 - 1, 2**63, *(record.transaction_id - 1 for record in records)):
+        same(twins, "mark_after", records, seen)
+        same(twins, "mark_after", [attrs.evolve(record, transaction_id=at) for at, record in enumerate(records)], seen)
+    for place in range(len(records)):
+        same(twins, "end_of_feed", records, place, FeedData)
+        same(twins, "end_of_feed", [*records[:place], AppendRequest, *records[place:]], 0, FeedData)
+    for end in {last, *(record.header for record in records)}:
+        arguments = (3, kinds[0](records), kinds[1](payloads), None, end)
+        same(twins, "hand_out", [], Handed, *arguments)
+        made = []
+        for function in (REFERENCES["hand_out"], twins.hand_out):
+            handed: list[Transaction] = []
+            count = function(handed, Transaction, *arguments)
+            made.append((count, [attrs.astuple(each) for each in handed]))
+        assert made[0] == made[1]
 
 
 RECORDS = st.lists(
@@ -225,6 +272,9 @@ def test_runs_of_records_that_are_passed_on(
                 same(twins, "cut_records", buffer, before, end, count)
         same(twins, "sound_count", buffer[before:], starts, first)
         same(twins, "sound_count", buffer[before:], starts[:1], first)
+        for count in range(len(records) + 2):
+            same(twins, "data_of", buffer[before:], starts, count)
+            same(twins, "data_of", bytes(buffer[before:])[:-1], starts, count)
 
 
 @given(

@@ -25,7 +25,8 @@ from waltz_core.base.errors import ProtocolError
 from waltz_core.base.ids import ReqId, make_req_id, req_sequence
 from waltz_core.client.calls import Failed, Flushed, Phase, Reason, Submit, SubmitMany
 from waltz_core.client.context import ClientContext
-from waltz_core.client.delivery import Delivery, follow
+from waltz_core.client.delivery import Delivery
+from waltz_core.client.feed_runs import mark_after
 from waltz_core.client.link import Link
 from waltz_core.client.monitor import TransactionMonitor
 from waltz_core.client.own_payloads import GUARDS_IDS_VERSION
@@ -195,7 +196,7 @@ class Appends:
         """Judge by a piece of the feed, which moves the mark of what was seen."""
         delivery = self._delivery
         before = delivery.seen
-        delivery.seen = self.monitor.on_feed(run, before) if self.monitor.unresolved else follow(run, before)
+        delivery.seen = self.monitor.on_feed(run, before) if self.monitor.unresolved else mark_after(run, before)
 
     def moved(self, now: int) -> None:
         """The mark of what was seen has moved: an answer that waited for it may have been given."""

@@ -92,14 +92,6 @@ class Delivery:
         return True
 
 
-def follow(run: Sequence[FeedData], seen: int) -> int:
-    """The mark after a run; ids other than the next one are passed over."""
-    for record in run:
-        if record.transaction_id == seen + 1:
-            seen += 1
-    return seen
-
-
 def _following(run: Sequence[FeedData], delivered: int) -> list[FeedData]:
     """What of a run continues `delivered`."""
     follows = []

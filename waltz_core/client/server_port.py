@@ -9,6 +9,8 @@ servers end connections that ask for nothing, and there may be no payloads to re
 
 from __future__ import annotations
 
+import typing
+
 from waltz_core.base.edge import Received
 from waltz_core.base.errors import ProtocolError
 from waltz_core.base.ids import make_req_id, req_partition, req_sequence
@@ -16,6 +18,7 @@ from waltz_core.client.calls import MarkRead
 from waltz_core.client.cluster_port import ClusterPort
 from waltz_core.client.connections import Connections
 from waltz_core.client.context import ClientContext
+from waltz_core.client.feed_runs import end_of_feed
 from waltz_core.client.link import Kind, Link
 from waltz_core.client.partitions import Partitions
 from waltz_core.client.reads import PartitionReads
@@ -89,24 +92,16 @@ class ServerPort:
         Raises:
             ProtocolError: a message that no server sends.
         """
-        run: list[FeedData] = []
-        key = b""
-        for message in messages:
+        at = 0
+        while at < len(messages):
+            message = messages[at]
             if type(message) is FeedData:
-                of = message.req_id[8:12]
-                if of != key:
-                    if run:
-                        self._on_feed(now, link, key, run)
-                        run = []
-                    key = of
-                run.append(message)
-                continue
-            if run:
-                self._on_feed(now, link, key, run)
-                run = []
-            self._on_message(now, link, message)
-        if run:
-            self._on_feed(now, link, key, run)
+                end = end_of_feed(messages, at, FeedData)
+                self._on_feed(now, link, message.req_id[8:12], typing.cast(list[FeedData], messages[at:end]))
+                at = end
+            else:
+                self._on_message(now, link, message)
+                at += 1
 
     def _on_feed(self, now: int, link: Link, key: bytes, run: list[FeedData]) -> None:
         partition = self._partitions.on_link(key, link)

@@ -49,6 +49,12 @@ def cut_records(buffer: bytes, at: int, end: int, count: int) -> list[int]:
 
 
 @twin
+def data_of(buffer: bytes, starts: list[int], count: int) -> list[bytes]:
+    """The data of the first `count` records, or of all if they are fewer."""
+    return [buffer[start + _START_SIZE : end - _END_SIZE] for start, end in pairwise(starts[: count + 1])]
+
+
+@twin
 def sound_count(buffer: bytes, starts: list[int], first: int) -> int:
     """How many records, from the first on, have the ids `first`, `first + 1`, … and the checksum of their data."""
     for number in range(len(starts) - 1):
@@ -131,9 +137,7 @@ class RecordRun(Sequence[Record]):
 
     def payloads(self, count: int) -> list[bytes]:
         """The data of the first `count`."""
-        encoded = self.encoded
-        ends = pairwise(self._starts[: count + 1])
-        return [encoded[start + _START_SIZE : end - _END_SIZE] for start, end in ends]
+        return data_of(self.encoded, self._starts, count)
 
     def size(self, overhead: int) -> int:
         """Bytes of data, each counted with `overhead` beside its own."""

@@ -12,6 +12,7 @@ import trio
 from waltz_core.base.errors import ClientClosedError, ClientError
 from waltz_core.base.log import MARKER_HEADER
 from waltz_core.client.calls import Consumed, Fetch
+from waltz_core.client.feed_runs import hand_out
 from waltz_core.wire.client_messages import FeedData
 from waltz_trio.client.ahead import ReadAhead
 from waltz_trio.client.arguments import at_least_1
@@ -212,16 +213,10 @@ class Feed(AsyncForOnly):
 
     def _hand_out_piece(self, count_max: int, handed: list[Transaction]) -> bool:
         """The part that is in one run and in one piece of payloads; whether a marker ends it: ids are consecutive."""
-        partition, fetch, markers = self.partition, self._reads.fetch_payload, self.markers
         records = self._runs[0][self._at : self._at + count_max]
         payloads = self._ahead.peek(len(records)) if self._prefetch else (None,) * len(records)
-        before = len(handed)
-        for record, data in zip(records, payloads, strict=False):
-            header = record.header
-            if header == MARKER_HEADER and not markers:
-                break
-            handed.append(Transaction(partition, record.transaction_id, header, record.req_id, data, fetch))
-        count = len(handed) - before
+        last = None if self.markers else MARKER_HEADER
+        count = hand_out(handed, Transaction, self.partition, records, payloads, self._reads.fetch_payload, last)
         self._took(count)
         return count < len(payloads)
 

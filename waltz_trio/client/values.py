@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
+import attrs
+
 from waltz_core.base.errors import PayloadInvalidError, UnknownHeaderError, WaltzError
 from waltz_core.base.lock import Lock, id_hash, name_hash
 from waltz_core.base.record import record
@@ -123,26 +125,16 @@ class Receipt(int):
         return Receipt, self._fields()
 
 
+@attrs.define(eq=False, repr=False, weakref_slot=False)
 class Transaction:
     """One committed transaction of the feed."""
 
-    __slots__ = ("_data", "_fetch", "header", "id", "partition", "req_id")
-
-    def __init__(
-        self,
-        partition: int,
-        id: int,  # noqa: A002 - the public name
-        header: int,
-        req_id: ReqId,
-        data: bytes | None,
-        fetch: Callable[[int, int], Awaitable[bytes]] | None = None,
-    ) -> None:
-        self.partition = partition
-        self.id = id
-        self.header = header
-        self.req_id = req_id
-        self._data = data
-        self._fetch = fetch
+    partition: int
+    id: int
+    header: int
+    req_id: ReqId
+    _data: bytes | None
+    _fetch: Callable[[int, int], Awaitable[bytes]] | None = None
 
     def __repr__(self) -> str:
         return f"Transaction(partition={self.partition}, id={self.id}, header={self.header})"
