@@ -16,6 +16,7 @@ HELLO_VERSION = 0
 HELLO_SIZE_MAX = 65536  # a greeting is some thirty bytes; no peer may make us gather more before it
 
 FRAME_SIZE_MAX_STORAGE = 1 << 30
+_LARGE = 16_384  # bytes from which on a piece of a frame is kept by itself: an object costs little beside it
 
 
 def frame(magic: int, version: int, body: bytes = b"") -> bytes:
@@ -35,34 +36,46 @@ def refused(head: tuple[int, int, int], magic: int, version: int, limit: int) ->
 
 
 class Gatherer:
-    """Keeps the bytes of an unfinished frame, each copied once however small the pieces are."""
+    """Keeps the bytes of an unfinished frame: large pieces as they are, small ones together; all are joined once."""
 
-    __slots__ = ("_kept", "_wanted")
+    __slots__ = ("_kept", "_pieces", "_small", "_wanted")
 
     def __init__(self) -> None:
-        self._kept = bytearray()
+        self._pieces: list[bytes] = []  # each of `_LARGE` bytes or more
+        self._small = bytearray()  # what came behind them
+        self._kept = 0  # bytes of both
         self._wanted = HEADER_SIZE  # bytes with which something new can be decided
 
     def add(self, data: bytes | bytearray | memoryview) -> bytes | None:
         """Everything kept plus `data`, or None when that cannot end a frame yet."""
         if not self._kept:
             return bytes(data)
-        if len(self._kept) + len(data) < self._wanted:
-            self._kept += data
+        if self._kept + len(data) < self._wanted:
+            self._hold(data)
             return None
-        gathered = b"".join((self._kept, data))
-        self._kept = bytearray()
+        gathered = b"".join((*self._pieces, self._small, data))
+        self.clear()
         return gathered
 
     def keep(self, buffer: bytes, at: int, wanted: int) -> None:
         """Hold back what starts at `at`; it needs `wanted` bytes before it can be looked at again."""
         if at < len(buffer):
-            self._kept += memoryview(buffer)[at:]
+            self._hold(memoryview(buffer)[at:] if at else buffer)
             self._wanted = wanted
+
+    def _hold(self, data: bytes | bytearray | memoryview) -> None:
+        self._kept += len(data)
+        if len(data) < _LARGE:
+            self._small += data
+            return
+        if self._small:
+            self._pieces.append(bytes(self._small))
+            self._small = bytearray()
+        self._pieces.append(bytes(data))
 
     def clear(self) -> None:
         """Forget what is kept: the connection is lost."""
-        self._kept = bytearray()
+        self._pieces, self._small, self._kept = [], bytearray(), 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return self._kept

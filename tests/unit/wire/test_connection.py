@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -183,6 +184,25 @@ def test_a_large_frame_in_small_pieces_costs_one_copy() -> None:
         assert connection.gathered <= at + 1000
     assert len(out) == 1
     assert connection.gathered == 0
+
+
+@given(
+    sizes=st.lists(st.sampled_from([1, 7, 1000, 16_383, 16_384, 16_385, 60_000]), min_size=1, max_size=12),
+    wrapped=st.sampled_from([bytes, bytearray, memoryview]),
+)
+def test_frames_come_out_alike_however_large_and_small_pieces_follow_each_other(sizes: list[int], wrapped: Any) -> None:
+    connection, out = opened(), list[ClientMessage]()
+    data = bytes(range(256)) * 300
+    sent: list[ClientMessage] = [AppendRequest(REQ_ID, 0, (), (), (), 0, data, checksum_of(data)), FLUSH] * 2
+    stream, at = b"".join(map(encoded, sent)), 0
+    for size in itertools.cycle(sizes):
+        piece = bytearray(stream[at : at + size])
+        connection.receive(wrapped(piece), out)
+        piece[:] = bytes(len(piece))  # a peer of the gatherer may use its buffer again
+        at += size
+        if at >= len(stream):
+            break
+    assert (out, connection.gathered) == (sent, 0)
 
 
 def test_keep_alives_decode_to_nothing() -> None:
