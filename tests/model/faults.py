@@ -489,10 +489,12 @@ class Faults:
             plan = confirm_metadata(partition, present, assigned, witnesses)
         except StorageError as refused:
             self.world.trace(f"fault: the metadata of partition {partition} are not confirmed: {refused}")
+            # A partition that is served yet does not know what was done to it: it will wait for this.
+            self.world.after(5_000, lambda: self._confirm(partition))
         else:
             self._write_metadata(partition, plan.metadata)
             self.world.trace(f"fault: the metadata of partition {partition} are confirmed: {plan.lines[-1]}")
-        self.world.after(5_000, lambda: self._confirm_again(partition))
+            self.world.after(5_000, lambda: self._confirm_again(partition))
 
     def _confirm_again(self, partition: int) -> None:
         if partition in self.run.healthy():
