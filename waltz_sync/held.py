@@ -14,6 +14,7 @@ import trio
 from waltz_core.base.errors import ClientClosedError, ClientFailedError
 from waltz_sync.callers import after, check_timeout
 from waltz_sync.portal import Portal
+from waltz_trio.client.blocks import ENTERED_BEFORE
 
 T = TypeVar("T")
 
@@ -31,6 +32,7 @@ class Held(Generic[T]):
         self._inside = inside
         self._children: set[Held[Any]] = set()
         self._scope = trio.CancelScope()
+        self._begun = False
         self._leave: trio.Event | None = None
         self._entered: Future[T] = Future()
         self._over: trio.Event | None = None
@@ -55,7 +57,14 @@ class Held(Generic[T]):
             raise
 
     def begin(self, seconds: float = math.inf, late: Callable[[], str] = str) -> Future[T]:
-        """Start the task that enters the block; the future is settled once it is entered, or will not be."""
+        """Start the task that enters the block; the future is settled once it is entered, or will not be.
+
+        Raises:
+            RuntimeError: it was entered before.
+        """
+        if self._begun:
+            raise RuntimeError(ENTERED_BEFORE)
+        self._begun = True
 
         def too_late() -> None:
             if not self._entered.done():

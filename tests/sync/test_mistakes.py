@@ -134,6 +134,54 @@ def test_a_second_feed_of_a_partition_says_which_block_to_leave(front: Callable[
         front(waltz_trio.DictView(lambda txn, state: None), second)
 
 
+@pytest.mark.parametrize(
+    "again",
+    [
+        lambda client, app, feed: app,
+        lambda client, app, feed: feed,
+    ],
+    ids=["application", "feed"],
+)
+def test_a_block_that_is_entered_again_is_refused_and_disturbs_nobody(
+    front: Callable[[Any, Use], None], again: Callable[[Any, Any, Any], Any]
+) -> None:
+    """Both inside of it and behind it; it took the whole client down on two fronts."""
+
+    def in_thread(client: waltz_sync.Client, app: Any) -> None:
+        feed = client.feed(1, after=-1)
+        block: Any = again(client, app, feed)
+        with feed, pytest.raises(RuntimeError, match="entered once: call"):
+            block.__enter__()
+        with pytest.raises(RuntimeError, match="entered once: call"):
+            block.__enter__()
+        client.append(1, something(None), timeout=60)
+        app.submit(something, partition=0, timeout=60)
+
+    async def in_task(client: Any, app: Any) -> None:
+        feed = client.feed(1, after=-1)
+        block: Any = again(client, app, feed)
+        async with feed:
+            with pytest.raises(RuntimeError, match="entered once: call"):
+                await block.__aenter__()
+        with pytest.raises(RuntimeError, match="entered once: call"):
+            await block.__aenter__()
+        await client.append(1, something(None))
+        await app.submit(something, partition=0)
+
+    def use(client: Any, app: Any) -> Any:
+        return (in_thread if isinstance(client, waltz_sync.Client) else in_task)(client, app)
+
+    front(waltz_trio.DictView(lambda txn, state: None), use)
+
+
+async def test_a_client_that_is_entered_again_is_refused(cluster: RunningCluster) -> None:
+    block = waltz_trio.open_client(cluster.url)
+    async with block as client:
+        with pytest.raises(RuntimeError, match="entered once: call"):
+            await block.__aenter__()
+        await client.append(1, something(None))
+
+
 def make_nothing(path: Path) -> Path:
     return path / "no" / "view.db"
 

@@ -11,6 +11,8 @@ import trio
 
 T = TypeVar("T")
 
+ENTERED_BEFORE = "a block is entered once: call `open_client`, `client.feed` or `client.materialize` again"
+
 
 def check_trio() -> None:
     """See that Trio runs the caller.
@@ -80,14 +82,18 @@ class Block(AsyncOnly, NotEntered, AbstractAsyncContextManager[T]):
         manager: what is entered.
     """
 
-    __slots__ = ("_line", "_manager")
+    __slots__ = ("_entered", "_line", "_manager")
 
     def __init__(self, line: str, manager: AbstractAsyncContextManager[T]) -> None:
         self._line = line
         self._manager = manager
+        self._entered = False
 
     async def __aenter__(self) -> T:
         check_trio()
+        if self._entered:
+            raise RuntimeError(ENTERED_BEFORE)
+        self._entered = True
         return await self._manager.__aenter__()
 
     async def __aexit__(
