@@ -518,6 +518,27 @@ async def test_a_transaction_that_cannot_be_applied_may_pause_its_partition_only
             assert bank.status(0).paused is not None
             assert await bank.submit(deposit, 1, 1, partition=1, until="applied") is not None
         assert "the partition is paused" in caplog.text
+        assert caplog.text.count("unlucky") == 1
+
+
+@pytest.mark.parametrize(
+    "lazy",
+    [
+        lambda db: db.execute("SELECT 1"),
+        lambda db: (row for row in db.execute("SELECT 1")),
+    ],
+    ids=["cursor", "generator"],
+)
+async def test_a_read_that_would_go_on_behind_its_snapshot_is_refused(
+    tmp_path: Path, lazy: Callable[[sqlite3.Cursor], Any]
+) -> None:
+    """Its rows came from whatever the view had become by then, and not from the state at the mark beside them."""
+    view = waltz.SqliteView(tmp_path / "view.db", lambda txn, db: None)
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(view) as bank:
+            with pytest.raises(TypeError, match=r"would read on when its snapshot is gone: return what it gives"):
+                await bank.read(lazy, partition=0)
+            assert await bank.read(lambda db: list(lazy(db)), partition=0) == ([(1,)], -1)
 
 
 async def test_what_stands_before_a_transaction_that_cannot_be_applied_is_kept(tmp_path: Path) -> None:

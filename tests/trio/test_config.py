@@ -121,7 +121,10 @@ def test_sizes_and_times_may_carry_a_unit() -> None:
 
 
 def test_two_ports_of_one_process_may_not_be_equal() -> None:
-    with pytest.raises(ConfigError, match=r"^Validation failed for storage\.admin\.port: value '1' is already taken$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^Validation failed for storage\.admin\.port: value '1' is already taken \(in configuration\)$",
+    ):
         Config.parse("storage.port: 1\nstorage.admin.port: 1")
 
 
@@ -142,6 +145,23 @@ def test_a_key_known_to_any_component_is_silent_and_another_names_the_nearest() 
     ]
     with pytest.raises(ConfigError, match=r"feedCacheSize"):
         config.refuse_unknown()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("server.port: many\n", r"server\.port: expected a whole number, found 'many' \(in .*node\.yml\)$"),
+        ("server.port: 1\nserver.jetty.port: 1\n", r"'1' is already taken \(in .*node\.yml\)$"),
+        ("a: 1\n? [b]\n: 2\n", r"node\.yml, line 2: a key must be text, found \['b'\]$"),
+        ("a:\n  b: 1\n  ~: 2\n", r"node\.yml, line 3: a key below a must be text, found None$"),
+        ("a:\t1\n", r"node\.yml is no valid YAML: (.|\n)*in \".*node\.yml\", line 1, column 3"),
+    ],
+)
+def test_what_is_wrong_in_a_file_names_the_file_and_the_place(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "node.yml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=complaint):
+        Config.load(path)
 
 
 def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:

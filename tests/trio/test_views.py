@@ -7,7 +7,7 @@ import os
 import re
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -288,6 +288,26 @@ def test_what_decides_cannot_lift_the_protection(tmp_path: Path, value: str) -> 
     view.load_mark(0)
     with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
         view.read(0, lambda db: db.execute(f"PRAGMA query_only {value}"), ())
+    view.close()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda db: db.execute("COMMIT"),
+        lambda db: db.connection.rollback(),
+        lambda db: db.executescript("SELECT 1"),
+        lambda db: db.execute("ATTACH ':memory:' AS other"),
+    ],
+)
+def test_what_would_end_the_transaction_of_the_view_is_refused_with_the_reason(
+    tmp_path: Path, function: Callable[[sqlite3.Cursor], object]
+) -> None:
+    """SQLite says no more than that it is not authorized."""
+    view = sqlite_view(tmp_path)
+    view.load_mark(0)
+    with pytest.raises(sqlite3.DatabaseError, match="not authorized: the view begins and ends transactions by itself"):
+        view.read(0, function, ())
     view.close()
 
 

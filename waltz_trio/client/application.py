@@ -285,5 +285,5 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             except ApplyFailedError as error:
                 if part.paused is None:
                     raise
-                self._report(Level.ERROR, f"{error}: {error.__cause__!r}; the partition is paused")
+                self._report(Level.ERROR, f"{error}; the partition is paused")
                 return

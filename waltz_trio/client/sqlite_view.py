@@ -231,6 +231,11 @@ _ADDRESS = re.compile(r"(file:|[A-Za-z][\w+]*://)")
 
 # The module caches prepared statements by their text, and only preparing asks the authorizer.
 _OURS = "-- by the view"
+_NOT_AUTHORIZED = "not authorized"  # all that SQLite says of what the authorizer denies
+_WHY_NOT = (
+    "the view begins and ends transactions by itself, so that data and mark change together; leave out what does "
+    "(BEGIN, COMMIT, ROLLBACK, commit(), rollback(), executescript()), ATTACH, DETACH, and what lifts this protection (PRAGMA query_only)"
+)
 _TRANSACTION_CONTROL = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
 _GUARDS = ("query_only", "writable_schema", "schema_version")
 
@@ -274,6 +279,10 @@ class _Session:
         self._guarded = True
         try:
             yield
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_AUTH and str(error) == _NOT_AUTHORIZED:
+                raise sqlite3.DatabaseError(f"{error}: {_WHY_NOT}") from error
+            raise
         finally:
             self._guarded = False
 

@@ -16,6 +16,7 @@ from waltz_trio.client.at_work import AtWork, Works, enter
 from waltz_trio.client.calls import Call
 from waltz_trio.client.instrument import Instrument
 from waltz_trio.client.parts import Part, Tell
+from waltz_trio.client.shown import shown
 from waltz_trio.client.values import Batch
 from waltz_trio.client.views import ApplyError, View
 
@@ -24,6 +25,19 @@ T = TypeVar("T")
 
 def _itself(state: T) -> T:
     return state
+
+
+def check_complete(result: object) -> None:
+    """See that what a function read is all there: a cursor or a generator would go on reading behind the snapshot.
+
+    Raises:
+        TypeError: it is one of these.
+    """
+    if inspect.isgenerator(result) or callable(getattr(result, "fetchall", None)):
+        raise TypeError(
+            f"the function returned {shown(result)}, which would read on when its snapshot is gone: return what it "
+            "gives, such as db.execute(...).fetchall() or list(...)"
+        )
 
 
 class ViewAccess:
@@ -46,6 +60,7 @@ class ViewAccess:
         answer: tuple[Any, int]
         if not inspect.iscoroutinefunction(function):
             answer = await self._in_view(part, self._view.read, part.partition, function, args)
+            check_complete(answer[0])
             return answer
         state, mark = self._state_of(part)
         with self._awaited(part, function):

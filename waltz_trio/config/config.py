@@ -164,7 +164,7 @@ class Config:
         known = KEYS[key]
         if key not in self._values:
             return known.default
-        return _convert(known, self._values[key])
+        return self._convert(known, self._values[key])
 
     def _need(self, key: str) -> object:
         value = self._find(key)
@@ -174,16 +174,24 @@ class Config:
 
     # ---- checks ----------------------------------------------------------------------------------
 
+    def _convert(self, key: Key, value: object) -> str | int | bool | list[object] | None:
+        try:
+            return _convert(key, value)
+        except ConfigError as error:
+            raise ConfigError(f"{error} (in {self.source})") from None
+
     def _check(self) -> None:
         taken: set[tuple[Use, int]] = set()  # one file may serve processes on different machines
         for name, value in self._values.items():
             key = KEYS.get(name)
             if key is None:
                 continue
-            converted = _convert(key, value)
+            converted = self._convert(key, value)
             if key.kind is Kind.PORT and isinstance(converted, int) and converted:
                 if (key.use, converted) in taken:
-                    raise ConfigError(f"Validation failed for {name}: value '{converted}' is already taken")
+                    raise ConfigError(
+                        f"Validation failed for {name}: value '{converted}' is already taken (in {self.source})"
+                    )
                 taken.add((key.use, converted))
 
     def unknown(self) -> tuple[tuple[str, str | None], ...]:
@@ -299,6 +307,7 @@ def _flatten(values: Mapping[str, object], prefix: str) -> Iterator[tuple[str, o
 def _read_yaml(text: str, source: str) -> Iterator[tuple[str, object]]:
     try:
         loader = yaml.SafeLoader(text)
+        loader.name = source  # in what it says about a place
         try:
             node = loader.get_single_node()
             if not isinstance(node, yaml.MappingNode):
@@ -325,7 +334,9 @@ def _walk(
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=True)
         if key is None or isinstance(key, list | dict):
-            raise ConfigError(f"{source}: a key below {prefix or 'the top'} is empty or no text")
+            below = f" below {prefix.rstrip('.')}" if prefix else ""
+            line = key_node.start_mark.line + 1
+            raise ConfigError(f"{source}, line {line}: a key{below} must be text, found {key!r}")
         name = f"{prefix}{key}"
         if isinstance(value_node, yaml.MappingNode):
             yield from _walk(loader, value_node, name + ".", source, depth + 1)
