@@ -134,6 +134,24 @@ def test_what_cannot_be_done_is_said(cluster: Cluster, run: Run) -> None:
     assert "There is no terminal" in run("remove-partition", "-s", first, "-p", "1", "-d")[2]
     assert "Storage must be in format of host:admin_port" in run("add-partition", "-s", "nowhere", "-p", "1")[2]
     assert "--online must be set to 'true' or 'false'" in run("availability", "-s", first, "-p", "0", "-o", "yes")[2]
+    assert 'Partitions list is empty: "2-0"' in run("remove-partition", "-s", first, "-p", "2-0")[2]
+    commands: list[tuple[str, ...]] = [
+        ("repair", "-s", first),
+        ("accept-limbo", "-s", first, "-y"),
+        ("confirm-metadata", "-y"),
+        ("unsafe-recover", "-a", "-y"),
+    ]
+    for words in commands:
+        status, _, err = run(*words, "-p", "9")
+        assert status == 1
+        assert "partition 9 does not exist: the cluster has 3 partitions, from 0" in err
+    wrong = f"127.0.0.1:{data_port(cluster, 0)}"
+    commands = [("list", "-s", wrong), ("repair", "-s", wrong, "-p", "0")]
+    for words in commands:
+        status, _, err = run(*words)
+        assert status == 1
+        assert "is the port of this node for servers, its admin port is " in err
+        assert f"write {first}" in err
     cluster.children["storage-1"].kill()
     second = admin_of(cluster, 1)
     status, _, err = run("list")

@@ -122,7 +122,8 @@ def unsafe_recovery(
     """Let the longest log that can still be reached be the log, even if those that are gone hold more.
 
     Raises:
-        StorageError: the metadata must be confirmed first, or no replica of the last session answered.
+        StorageError: the metadata must be confirmed first, no replica of the last session answered, or no recovery
+            waits for anybody.
     """
     states = states_by_storage(metadata)
     if not states:
@@ -133,6 +134,12 @@ def unsafe_recovery(
         for one in here
         if states[one.replica].closing_mark == UNRESOLVED and one.info.session_id >= states[one.replica].session_id
     ]
+    if _goes_on(metadata, took_part):
+        # The server that has it open would go on committing with the others, and all that be cut by the next recovery.
+        raise StorageError(
+            f"nothing is to be given up: session {metadata.session_id} was opened, no recovery waits, and "
+            f"{len(took_part)} of its {len(states)} replicas are in service, with which any server goes on"
+        )
     candidates = took_part or here
     if not candidates:
         raise StorageError("no replica of the last session is in service: repair one, or accept the loss there, first")
@@ -155,6 +162,13 @@ def unsafe_recovery(
     if gone:
         lines.append(f"given up: every transaction after {end} that only {', '.join(gone)} may hold")
     return Plan(PartitionMetadata(metadata.generation, session_id, (kept,)), tuple(lines))
+
+
+def _goes_on(metadata: PartitionMetadata, took_part: Sequence[ReplicaReport]) -> bool:
+    """Whether the last session was opened, nobody has announced another one since, and a quorum of it is there."""
+    last = [one for one in metadata.replica_states if one.closing_mark == UNRESOLVED]
+    opened = any(one.session_id == metadata.session_id for one in last)
+    return opened and len(took_part) >= majority(len(metadata.replica_states))
 
 
 def _states_of(

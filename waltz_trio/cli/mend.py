@@ -24,7 +24,7 @@ from waltz_core.zookeeper.znodes import (
 )
 from waltz_trio.cli.audit import audited, operator
 from waltz_trio.cli.options import Arguments, CommandError, confirm
-from waltz_trio.cli.tool import endpoint_of, explained
+from waltz_trio.cli.tool import endpoint_of, explained, named_admin
 from waltz_trio.ports.admin import AdminClient
 from waltz_trio.ports.tool import Tool
 from waltz_trio.zk.admin import read_cluster
@@ -45,6 +45,18 @@ async def _replicas(tool: Tool, partition_id: int) -> dict[str, Endpoint | None]
 def _admin_of(maps: StoreMaps, storage: str) -> Endpoint | None:
     port = dict(maps.connections.connections).get(storage)
     return None if port is None else Endpoint(parse_endpoint(storage).host, port)
+
+
+def _one_partition(tool: Tool, partition_id: int) -> int:
+    """A partition that the cluster has.
+
+    Raises:
+        CommandError: it has none of this id.
+    """
+    count = tool.store.num_partitions
+    if not 0 <= partition_id < count:
+        raise CommandError(f"partition {partition_id} does not exist: the cluster has {count} partitions, from 0")
+    return partition_id
 
 
 async def _record(tool: Tool, what: str, partition_id: int, lines: tuple[str, ...]) -> None:
@@ -75,6 +87,7 @@ async def repair(tool: Tool, arguments: Arguments) -> int:
     given = arguments.text_or_none("sources")
     left = False
     for partition_id in arguments.partitions("partition"):
+        _one_partition(tool, partition_id)
         if given is None:
             found = await _replicas(tool, partition_id)
             sources = tuple(one for one in found.values() if one is not None and one != target)
@@ -82,7 +95,7 @@ async def repair(tool: Tool, arguments: Arguments) -> int:
             sources = tuple(endpoint_of(one, _STORAGE_FORM) for one in given.split(","))
         try:
             with trio.fail_after(_REPAIR_MAX):
-                async with tool.admin(target) as client:
+                async with named_admin(tool, target) as client:
                     left = not await _repair(client, partition_id, sources) or left
         except (WaltzError, OSError) as error:
             raise CommandError(f"Failed to repair partition {partition_id} of {target}. \n{error}") from error
@@ -121,9 +134,10 @@ async def _state(client: AdminClient, partition_id: int) -> admin.ReplicaStateRe
 
 async def accept_limbo(tool: Tool, arguments: Arguments) -> int:
     """Let the log of a replica in limbo end where its damage begins."""
-    target, partition_id = endpoint_of(arguments.text("storage"), _STORAGE_FORM), arguments.number("partition")
+    target = endpoint_of(arguments.text("storage"), _STORAGE_FORM)
+    partition_id = _one_partition(tool, arguments.number("partition"))
     async with explained(f"Failed to accept the limbo of partition {partition_id} on {target}. "):
-        async with tool.admin(target) as client:
+        async with named_admin(tool, target) as client:
             if not client.version:
                 raise CommandError(f"{target} runs 0.13.2, which knows no limbo")
             state = await _state(client, partition_id)
@@ -141,7 +155,7 @@ async def accept_limbo(tool: Tool, arguments: Arguments) -> int:
     print("\n".join(lines))
     confirm("Let the log of this replica end there?", given=arguments.flag("yes"))
     async with explained(f"Failed to accept the limbo of partition {partition_id} on {target}. "):
-        async with tool.admin(target) as client:
+        async with named_admin(tool, target) as client:
             seen = state.max_transaction_id
             await client.call(lambda seq: admin.AcceptLimboRequest(seq, partition_id, seen))
         await _record(tool, "accept-limbo", partition_id, lines)
@@ -209,7 +223,7 @@ async def _write(tool: Tool, what: str, partition_id: int, plan: Plan, version: 
 
 async def confirm_partition(tool: Tool, arguments: Arguments) -> int:
     """Rebuild the metadata of a partition that is gone, or older than its replicas."""
-    partition_id = arguments.number("partition")
+    partition_id = _one_partition(tool, arguments.number("partition"))
     async with explained(f"Failed to confirm the metadata of partition {partition_id}. "):
         replicas = await _replicas(tool, partition_id)
         metadata, version = await _metadata(tool, partition_id)
@@ -227,7 +241,7 @@ async def confirm_partition(tool: Tool, arguments: Arguments) -> int:
 
 async def unsafe_recover(tool: Tool, arguments: Arguments) -> int:
     """Take the longest log that can be reached, though those that are gone may hold more."""
-    partition_id = arguments.number("partition")
+    partition_id = _one_partition(tool, arguments.number("partition"))
     async with explained(f"Failed to recover partition {partition_id}. "):
         if not arguments.flag("accept-data-loss"):
             raise CommandError("committed transactions may be lost: say so with --accept-data-loss")

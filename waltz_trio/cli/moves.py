@@ -110,8 +110,6 @@ async def _admin(tool: Tool, storage: str) -> Endpoint:
 async def _move(tool: Tool, arguments: Arguments) -> int:
     source, target = arguments.text("from"), arguments.text("to")
     partitions = arguments.partitions("partition")
-    if not partitions:
-        raise CommandError("Partitions list is empty")
     return await _carry_out(lambda view: moves.move(view, partitions, source, target), tool, arguments)
 
 

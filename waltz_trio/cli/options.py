@@ -99,9 +99,13 @@ class Arguments:
         """Partition ids of an option.
 
         Raises:
-            UsageError: it is no list of numbers and ranges.
+            UsageError: it is no list of numbers and ranges, or an empty one.
         """
-        return parse_partitions(self._values[name])
+        text = self._values[name]
+        partitions = parse_partitions(text)
+        if not partitions:
+            raise UsageError(f'Partitions list is empty: "{text}"; a range begins with the lower number, such as 0-2')
+        return partitions
 
 
 def parse_number(text: str, bits: int = 32) -> int:

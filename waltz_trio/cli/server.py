@@ -12,7 +12,7 @@ import trio
 
 from waltz_core.base.ids import Endpoint
 from waltz_trio.base import log
-from waltz_trio.cli.help import Parser, UsageError
+from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import (
     CONFIG,
     JSON,
@@ -113,8 +113,6 @@ def fetch_json(endpoint: Endpoint, path: str) -> dict[str, Any]:
 def _prefer(verb: str, act: Callable[[ServerPort, tuple[int, ...]], Any], arguments: Arguments) -> int:
     config = load_config(arguments)
     partitions = arguments.partitions("partition")
-    if not partitions:
-        raise UsageError("Partitions list is empty")
     endpoint = endpoint_of(arguments.text("server"), "Server must be in format of host:port")
     listed = ", ".join(map(str, partitions))
     failure = f"Failed to {verb} preferred partition(s) [{listed}] to server Endpoint {endpoint}."

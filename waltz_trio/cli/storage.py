@@ -32,7 +32,7 @@ from waltz_trio.cli.options import (
     parser_of,
     show,
 )
-from waltz_trio.cli.tool import Work, endpoint_of, explained, in_session, tls_of
+from waltz_trio.cli.tool import Work, endpoint_of, explained, in_session, named_admin, tls_of
 from waltz_trio.config.config import Config
 from waltz_trio.net.tls import ClientTls
 from waltz_trio.node.main import run_until_signal
@@ -79,7 +79,8 @@ async def _list(tool: Tool, arguments: Arguments) -> int:
     failures: dict[Endpoint, str] = {}
     for endpoint in endpoints:
         try:
-            async with explained(f"Cannot fetch partition ownership for {endpoint}:"), tool.admin(endpoint) as client:
+            what = f"Cannot fetch partition ownership for {endpoint}:"
+            async with explained(what), named_admin(tool, endpoint) as client:
                 held[endpoint] = _partitions_in(await client.metrics())
         except CommandError as error:
             failures[endpoint] = str(error)
@@ -151,7 +152,7 @@ _STORAGE_FORM = "Storage must be in format of host:admin_port"
 async def _add_partition(tool: Tool, arguments: Arguments) -> int:
     async with explained(f"Failed to add partition {arguments.text('partition')}. "):
         partitions = arguments.partitions("partition")
-        async with tool.admin(endpoint_of(arguments.text("storage"), _STORAGE_FORM)) as client:
+        async with named_admin(tool, endpoint_of(arguments.text("storage"), _STORAGE_FORM)) as client:
             await client.assign(partitions)
     return 0
 
@@ -165,7 +166,7 @@ async def _remove_partition(tool: Tool, arguments: Arguments) -> int:
         )
     async with explained(f"Failed to remove partition {arguments.text('partition')} from {storage}. "):
         partitions = arguments.partitions("partition")
-        async with tool.admin(endpoint_of(storage, _STORAGE_FORM)) as client:
+        async with named_admin(tool, endpoint_of(storage, _STORAGE_FORM)) as client:
             await client.unassign(partitions, delete_files=delete)
     return 0
 
@@ -178,7 +179,7 @@ async def _availability(tool: Tool, arguments: Arguments) -> int:
         if online not in ("true", "false"):
             raise CommandError("--online must be set to 'true' or 'false'")
         partitions = arguments.partitions("partition")
-        async with tool.admin(endpoint_of(storage, _STORAGE_FORM)) as client:
+        async with named_admin(tool, endpoint_of(storage, _STORAGE_FORM)) as client:
             await client.set_available(partitions, online == "true")
     return 0
 
@@ -247,7 +248,7 @@ async def _max_transaction_id(tool: Tool, arguments: Arguments) -> int:
     async with explained(f"Failed to read max transaction ID for storage {storage}. "):
         endpoint = endpoint_of(storage, _STORAGE_FORM)
         partition_id = arguments.number("partition")
-        async with tool.admin(endpoint) as client:
+        async with named_admin(tool, endpoint) as client:
             session_id = await _session_of(client, partition_id, offline=arguments.flag("offline"))
         data = Endpoint(endpoint.host, arguments.number("storage-port"))
         async with tool.data(data, offline=arguments.flag("offline")) as port:
@@ -296,8 +297,8 @@ async def _recover_partition(tool: Tool, arguments: Arguments) -> int:
         data = Endpoint(destination.host, arguments.number("destination-storage-port"))
         source_tls = _tls_from(arguments.text_or_none("source-ssl-config-path"))
         destination_tls = _tls_from(arguments.text_or_none("destination-ssl-config-path"))
-        async with tool.admin(source, source_tls) as source_admin:
-            async with tool.admin(destination, destination_tls) as destination_admin:
+        async with named_admin(tool, source, source_tls) as source_admin:
+            async with named_admin(tool, destination, destination_tls) as destination_admin:
                 info = await _session_info(destination_admin, int(partition_text))
             async with tool.data(data, destination_tls, offline=True) as port:
                 port.session_id, port.partition_id = info.session_id, int(partition_text)

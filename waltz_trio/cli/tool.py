@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,8 +17,9 @@ from waltz_trio.cli.options import Arguments, CommandError
 from waltz_trio.cli.zookeeper import cluster_session, load_config
 from waltz_trio.config.config import Config, net_limits, tls_settings
 from waltz_trio.net.tls import ClientTls
+from waltz_trio.ports.admin import AdminClient, PortError
 from waltz_trio.ports.tool import Tool
-from waltz_trio.zk.admin import read_store_params
+from waltz_trio.zk.admin import read_cluster, read_store_params
 from waltz_trio.zk.client import ZnodeClient
 
 ANSWER_MAX = 60.0  # seconds an administrative request may take
@@ -59,6 +61,28 @@ async def explained(what: str) -> AsyncIterator[None]:
         raise CommandError(f"{what}\nno answer within {ANSWER_MAX:.0f} s") from None
     except (WaltzError, OSError) as error:
         raise CommandError(f"{what}\n{error}") from error
+
+
+@asynccontextmanager
+async def named_admin(tool: Tool, endpoint: Endpoint, tls: ClientTls | None = None) -> AsyncIterator[AdminClient]:
+    """A connection to the admin port that an operator has named.
+
+    Raises:
+        PortError: it cannot be reached; says so where it is the other port of a node that ZooKeeper knows.
+        RefusedError: the node belongs to another cluster.
+    """
+    try:
+        async with tool.admin(endpoint, tls) as client:
+            yield client
+    except PortError as error:
+        admin_ports: dict[str, int] = {}
+        with contextlib.suppress(WaltzError):  # the error that is there is the one to tell
+            admin_ports = dict((await read_cluster(tool.zk, tool.paths)).maps.connections.connections)
+        right = admin_ports.get(str(endpoint))
+        if right is None:
+            raise
+        port = f"{endpoint.port} is the port of this node for servers, its admin port is {right}"
+        raise CommandError(f"{error}: {port}: write {endpoint.host}:{right}") from error
 
 
 def endpoint_of(text: str, problem: str) -> Endpoint:

@@ -234,7 +234,8 @@ _OURS = "-- by the view"
 _NOT_AUTHORIZED = "not authorized"  # all that SQLite says of what the authorizer denies
 _WHY_NOT = (
     "the view begins and ends transactions by itself, so that data and mark change together; leave out what does "
-    "(BEGIN, COMMIT, ROLLBACK, commit(), rollback(), executescript()), ATTACH, DETACH, and what lifts this protection (PRAGMA query_only)"
+    "(BEGIN, COMMIT, ROLLBACK, commit(), rollback(), executescript()), ATTACH, DETACH, "
+    "and what lifts this protection (PRAGMA query_only)"
 )
 _TRANSACTION_CONTROL = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
 _GUARDS = ("query_only", "writable_schema", "schema_version")

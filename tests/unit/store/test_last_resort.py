@@ -167,6 +167,16 @@ def test_the_longest_log_that_is_left_becomes_the_log_and_what_is_given_up_is_li
     assert recovered(plan, ("a:1", "d:1", "e:1"), {"a:1": a, "d:1": fresh}) == 102
 
 
+def test_nothing_is_given_up_of_a_session_that_is_open_and_has_its_quorum() -> None:
+    """Its server goes on committing with b and c; named alone, a would have cut all that from the log."""
+    states = tuple(state(name, 5) for name in REPLICAS)
+    reports = [witness("a:1", 5, 90, 102), witness("b:1", 5, 90, 102)]
+    with pytest.raises(StorageError, match=r"session 5 was opened, no recovery waits, and 2 of its 3 replicas are"):
+        unsafe_recovery(0, PartitionMetadata(3, 5, states), REPLICAS, reports)
+    unsafe_recovery(0, PartitionMetadata(3, 5, states), REPLICAS, reports[:1])
+    unsafe_recovery(0, PartitionMetadata(3, 6, states), REPLICAS, reports)
+
+
 def test_a_replica_that_was_marked_later_counts_up_to_its_mark_only() -> None:
     metadata = PartitionMetadata(3, 6, tuple(state(name, 5) for name in REPLICAS))
     a, b = witness("a:1", 5, 90, 102), witness("b:1", 6, 101, 110)
