@@ -106,6 +106,7 @@ def test_what_contradicts_the_files_that_are_there_is_refused(
         (("--server", "s2"), "expected NAME=HOST"),
         (("--client", "a=b"), "expected NAME alone"),
         (("--client", "a/b"), "cannot be a name"),
+        (("--client", "a" * 65), "expected 1 to 64 letters"),
         (("--client", "ca"), "cannot be a name"),
         (("--client", "a", "--reader", "a"), "named twice"),
     ):

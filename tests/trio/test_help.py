@@ -50,6 +50,13 @@ def test_there_are_so_many() -> None:
 
 
 @pytest.mark.parametrize("name", PARSERS)
+def test_help_fits_a_terminal_of_80_columns_but_for_its_examples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = PARSERS[name].format_help().splitlines()
+    assert [line for line in lines if len(line) > 80 and not line.startswith("  waltz ")] == []
+
+
+@pytest.mark.parametrize("name", PARSERS)
 def test_help_has_one_form_and_ends_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     texts = []
     for option in ("-h", "--help"):

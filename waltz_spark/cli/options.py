@@ -14,7 +14,7 @@ from waltz_spark.base.errors import OptionError
 from waltz_spark.read.options import Options, parse_options
 from waltz_spark.write.files import KINDS
 from waltz_spark.write.sink_options import MODES
-from waltz_trio.cli.help import Parser, UsageError
+from waltz_trio.cli.help import Lines, Parser, UsageError
 from waltz_trio.config.config import Config
 
 Action = Callable[[argparse.Namespace], int]
@@ -145,7 +145,7 @@ def parser_of(description: str | None, actions: Mapping[str, Action]) -> Parser:
     parser = Parser(
         prog="waltz spark",
         description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Lines,
         example="waltz spark scan -c tools.yml",
     )
     commands = parser.subcommands()
@@ -170,7 +170,7 @@ def _command(commands: Commands[Parser], name: str, run: Action, meaning: str, e
         help=meaning,
         description=f"{meaning[0].upper()}{meaning[1:]}.{' ' + more if more else ''}",
         epilog="\n".join(["also:", *(f"  {line}" for line in others)]) if others else None,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Lines,
         example=first,
     )
     parser.add_argument("--master", metavar="URL", help="a Spark master: 'local[*]', spark://host:7077, ...")

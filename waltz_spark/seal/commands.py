@@ -18,7 +18,7 @@ from waltz_spark.cli.options import log_options, log_parser
 from waltz_spark.seal.keys import load_signer, load_verifier, make_key, public_path
 from waltz_spark.seal.places import put_text, read_text
 from waltz_spark.seal.sealing import PartitionSeal, SealedLog, check_proof, compare, prove_growth, prove_record, seal
-from waltz_trio.cli.help import Parser, UsageError
+from waltz_trio.cli.help import Lines, Parser, UsageError
 
 _STATUS = "Exit status: 0 all of it was looked at and is right, 1 something is wrong, 3 something was not looked at."
 
@@ -35,7 +35,7 @@ def make_seal_parser() -> Parser:
         f"else to keep; what they hold cannot be changed unnoticed any more. {_STATUS}",
         epilog="also:\n  waltz seal --new-key ledger.key --name example.com/ledger\n"
         "  waltz seal --seal SEAL --key ledger.key.pub --check -c tools.yml --archive ARCHIVE",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Lines,
         example="waltz seal --seal SEAL --key ledger.key -c tools.yml",
     )
     log_parser(parser)
@@ -128,7 +128,7 @@ def make_prove_parser() -> Parser:
         "(--transaction), or that the log still begins with what an older checkpoint sealed (--since). "
         "Whoever has the public key checks it with `waltz check-proof`, without the log.",
         epilog="also:\n  waltz prove --seal SEAL --key ledger.key.pub -p 0 --since january.checkpoint -c tools.yml",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Lines,
         example="waltz prove --seal SEAL --key ledger.key.pub -p 0 --transaction 4711 -c tools.yml --to 4711.proof",
     )
     log_parser(parser)
@@ -191,7 +191,7 @@ def make_check_parser() -> Parser:
         description="Checks a proof of `waltz prove` with the public key alone. "
         "Exit status: 0 the proof holds, 1 it does not.",
         epilog="also:\n  waltz check-proof --key ledger.key.pub --since january.checkpoint growth.proof",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Lines,
         example="waltz check-proof --key ledger.key.pub 4711.proof",
     )
     parser.add_argument("proof", metavar="PROOF", help="file or URI of the proof")

@@ -33,7 +33,7 @@ from cryptography.x509.oid import NameOID
 from waltz_core.access.roles import Role
 from waltz_core.base.errors import ConfigError
 from waltz_trio.base import durable
-from waltz_trio.cli.help import Parser, as_object
+from waltz_trio.cli.help import Lines, Parser, as_object
 from waltz_trio.config.roles import read_roles
 from waltz_trio.net.certificates import host_names, issue, key_store, make_ca, trust_store
 from waltz_trio.net.key_pair import KeyPair
@@ -82,7 +82,7 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="waltz certificates",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Lines,
         example="waltz certificates list waltz-tls",
     )
     commands = parser.subcommands()
@@ -197,7 +197,8 @@ def _parsed(text: str) -> tuple[str, tuple[str, ...]]:
     hosts = tuple(host for host in listed.split(",") if host)
     if not _NAME.match(name) or name in ("ca", "trust", "roles"):
         raise ConfigError(
-            f"{name!r} cannot be a name: expected letters, digits, '.', '_' and '-', not ca, trust or roles"
+            f"{name!r} cannot be a name: expected 1 to 64 letters, digits, '.', '_' and '-', a letter or a digit "
+            "first, not ca, trust or roles"
         )
     for host in hosts:
         if not re.fullmatch(r"[A-Za-z0-9.:*-]+", host):

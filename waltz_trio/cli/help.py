@@ -15,6 +15,7 @@ import io
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -32,6 +33,26 @@ _SUBCOMMAND = "SUBCOMMAND"
 
 class UsageError(WaltzError):
     """The call is wrong, as only its command can see: text for a number, two options that exclude each other."""
+
+
+class Lines(argparse.HelpFormatter):
+    """A description keeps its lines; those that are too long go on below what they say, in tables too.
+
+    A line that is an example stays in one piece, so that it can be copied.
+    """
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        filled: list[str] = []
+        for line in text.splitlines():
+            if line.startswith("  waltz "):
+                filled.append(indent + line)
+                continue
+            column = re.match(r" +\S.*?(?: {2,})(?=\S)|\s*", line)
+            below = indent + " " * (0 if column is None else column.end())
+            filled += textwrap.wrap(
+                line, width, initial_indent=indent, subsequent_indent=below, break_long_words=False
+            ) or [""]
+        return "\n".join(filled)
 
 
 class Parser(argparse.ArgumentParser):
