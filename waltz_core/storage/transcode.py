@@ -11,10 +11,9 @@ from struct import Struct
 from typing import Final, TypeAlias
 from zlib import crc32
 
-from waltz_core.base.log import Record
 from waltz_core.base.record import record
 from waltz_core.base.twins import twin
-from waltz_core.storage.record_codec import HEAD_SIZE, RECORD_SIZE_MIN, decode_run, encode_record
+from waltz_core.storage.record_codec import HEAD_SIZE, RECORD_SIZE_MIN, encode_record
 from waltz_core.wire.primitives import BOOL, read_count, short
 from waltz_core.wire.primitives import RECORD_SIZE_MIN as WIRE_SIZE_MIN
 from waltz_core.wire.storage_codec import MAGIC, V0, V1
@@ -40,11 +39,6 @@ class AppendRun:
     parts: Sequence[bytes]
     size: int  # of the parts together
     used_by_offline_recovery: bool
-
-    @property
-    def records(self) -> tuple[Record, ...]:
-        """The same as records."""
-        return tuple(decode_run(b"".join(self.parts), self.first, len(self.parts))[0])
 
 
 StoredAppend: TypeAlias = AppendRun | AppendRequest
