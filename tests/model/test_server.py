@@ -506,6 +506,21 @@ def test_a_preference_is_answered_when_zookeeper_has_it() -> None:
     assert written()[0] is False
 
 
+def test_only_who_waits_for_too_many_changes_of_preferences_is_closed() -> None:
+    cluster = opened()
+    hasty, other = Client(cluster), Client(cluster)
+
+    def changes(client: Client, count: int) -> list[messages.ClientMessage]:
+        return [messages.AddPreferredPartitionRequest(client.req_id(), (0,)) for _ in range(count)]
+
+    hasty.send(*changes(hasty, 100))
+    assert other.ask(*changes(other, 1)).result
+    hasty.wait(lambda: len(hasty.received) == 100)
+    hasty.send(*changes(hasty, 101))
+    assert cluster.world.run_while(lambda: not hasty.peer.closed, 10_000)
+    assert other.ask(*changes(other, 1)).result
+
+
 @pytest.mark.parametrize("ours", [True, False], ids=["ours", "0.13.2"])
 def test_preferred_partitions_survive_a_restart_of_the_server(ours: bool) -> None:
     """0.13.2 forgets them (tools-T13)."""

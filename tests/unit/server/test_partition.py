@@ -170,6 +170,22 @@ def test_appends_under_another_clients_request_id_never_meet_the_lock_table() ->
     assert nodes == []
 
 
+def test_forgery_is_reported_once_for_each_connection() -> None:
+    bench = Bench()
+    bench.open()
+    peer = bench.mount()
+    bench.work()
+    bench.partition.received(0, peer, [append(3, client=8), append(4, client=9)])
+    (_,), replies, _ = bench.work()
+    assert len(replies) == 2
+    bench.partition.gone(peer)
+    peer = bench.mount()
+    bench.work()
+    bench.partition.received(0, peer, [append(5, client=8)])
+    (report,), _, _ = bench.work()  # what was known of the connection that is gone is forgotten
+    assert "under request ids of client 8" in report.text
+
+
 def test_what_cannot_be_done_without_a_session_waits_for_one_in_order() -> None:
     bench = Bench()
     assert bench.announce() == [LinkWanted(NODE)]
