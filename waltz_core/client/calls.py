@@ -306,7 +306,7 @@ class PartitionStatus:
 
     partition: int
     phase: Phase
-    since_ms: int  # how long it has been in this phase
+    since_ms: int  # how long it has been mounted, or has not been
     server: Endpoint | None
     generation: int
     seen_mark: int  # every transaction up to here has been received and judged

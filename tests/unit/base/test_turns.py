@@ -163,6 +163,18 @@ def test_what_is_given_back_counts_no_more() -> None:
     assert shares.greedy(3, 100)
 
 
+def test_an_owner_holds_what_its_connections_hold() -> None:
+    shares = Shares()
+    shares.add(1, "a", 60)
+    shares.add(2, "a", 5)
+    shares.add(3, "b", 1)
+    assert [shares.of_owner(owner) for owner in "abc"] == [65, 1, 0]
+    shares.free(1, 20)
+    shares.drop(2)
+    shares.drop(3)
+    assert [shares.of_owner(owner) for owner in "abc"] == [40, 0, 0]
+
+
 @given(st.dictionaries(st.integers(0, 20), st.integers(1, 50), min_size=1), st.integers(0, 300))
 def test_somebody_is_greedy_whenever_there_is_too_much(parts: dict[int, int], limit: int) -> None:
     shares = Shares()

@@ -200,6 +200,19 @@ def test_a_long_time_without_a_mount_is_reported_once_with_the_reason() -> None:
     assert reports == ["partition 0 has not been mounted for 10 s: the server is not ready (a:1)"]
 
 
+def test_how_long_it_has_been_mounted_or_not_is_told() -> None:
+    desk = Desk()
+    desk.step(Open(0, -1, True))
+    desk.connect()
+    desk.wait(300)
+    assert desk.node.status(0, desk.now).since_ms == 300
+    (*_, mount) = desk.take()
+    desk.send(MountResponse(mount.req_id, READY))
+    desk.wait(200)
+    status = desk.node.status(0, desk.now)
+    assert (status.phase, status.since_ms) == (Phase.MOUNTED, 200)
+
+
 def test_an_unreachable_server_is_named_with_the_reason() -> None:
     desk = Desk()
     desk.step(Open(0, -1, True))
