@@ -103,9 +103,9 @@ class Bench:
             case _:
                 return storage.SuccessResponse(*ids)
 
-    def mount(self) -> Peer:
+    def mount(self, version: int = 5) -> Peer:
         peer = Peer(9, "owner")
-        peer.client_id, peer.net_sequence, peer.version = 7, 0, 5
+        peer.client_id, peer.net_sequence, peer.version = 7, 0, version
         self.partition.received(self.now, peer, [messages.MountRequest(req_id(1), -1, 0)])
         return peer
 
@@ -168,6 +168,28 @@ def test_appends_under_another_clients_request_id_never_meet_the_lock_table() ->
     assert "under request ids of client 8" in report.text
     assert reply.message.code == messages.ErrorCode.NOT_ALLOWED
     assert nodes == []
+
+
+def test_forgery_in_the_codec_of_0132_is_dropped_as_its_codec_has_no_error() -> None:
+    bench = Bench()
+    bench.open()
+    peer = bench.mount(version=4)
+    bench.work()
+    bench.partition.received(0, peer, [append(3, client=8)])
+    (_,), replies, nodes = bench.work()
+    assert (replies, nodes) == ([], [])
+
+
+def test_clients_of_0132_are_answered_every_feed_and_others_have_one() -> None:
+    for version, ended in ((4, []), (5, [req_id(2)])):
+        bench = Bench()
+        bench.open()
+        peer = bench.mount(version)
+        bench.work()
+        bench.partition.received(0, peer, [messages.FeedRequest(req_id(2), -1), messages.FeedRequest(req_id(3), -1)])
+        _, clients, _ = bench.work()
+        replaced = [one.message for one in clients if isinstance(one, (Reply, SendReply))]
+        assert replaced == [messages.FeedSuspended(request) for request in ended]
 
 
 def test_forgery_is_reported_once_for_each_connection() -> None:

@@ -267,6 +267,26 @@ def test_a_wrong_checksum_is_an_error_of_its_own() -> None:
             opened().receive(encoded(append), [])
 
 
+def test_large_bodies_are_shown_before_they_are_decoded() -> None:
+    connection = opened()
+    small, large = (AppendRequest(REQ_ID, -1, locks, (), (), 0, b"", 0) for locks in ((), (1, 2)))
+    body = len(encoded(large)) - len(frame(0, 0, b""))
+    shown: list[bytes] = []
+
+    def look(buffer: bytes, start: int, end: int) -> ClientMessage | None:
+        shown.append(bytes(buffer[start:end]))
+        return FLUSH if len(shown) == 1 else None
+
+    connection.look_at(body - 1, look)
+    out: list[ClientMessage] = []
+    connection.receive(encoded(small) + encoded(large) + encoded(large), out)
+    assert out == [small, FLUSH, large]
+    assert shown == [encoded(large)[-body:]] * 2
+    connection.look_at(body, look)
+    connection.receive(encoded(large), out)
+    assert len(shown) == 2
+
+
 def test_no_more_is_decoded_than_asked_for_and_the_rest_later() -> None:
     flushes = [FlushRequest(make_req_id(1, 2, 3, number)) for number in range(10)]
     stream = b"".join(map(encoded, flushes))
