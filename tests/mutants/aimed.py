@@ -31,6 +31,9 @@ _MANY = ("tests/trio/test_submit_many.py",)
 _KEYS = ("tests/trio/test_keys.py",)
 _RETRY = ("tests/unit/client/test_retry.py",)
 _IDS = ("tests/unit/server/test_client_ids.py",)
+_CONNECTIVITY = ("tests/unit/server/test_connectivity.py",)
+_PARTITION = ("tests/unit/server/test_partition.py",)
+_VIEW_OF_CLUSTER = ("tests/unit/cluster/test_view.py",)
 _DIALER = ("tests/unit/wire/test_dialer.py",)
 _ATTEMPTS = ("tests/unit/base/test_attempts.py",)
 _READS = ("tests/unit/client/test_reads.py", "tests/unit/client/test_ranges.py")
@@ -68,6 +71,34 @@ AIMED: tuple[Mutant, ...] = (
         "        self._asked.pop(conn, None)\n",
         "        pass\n",
         _IDS,
+    ),
+    Mutant(
+        "changes of preferences that wait count for everybody else",
+        "server.cluster_port",
+        "return sum(waiting == conn for waiting, _ in self._preferring)",
+        "return sum(waiting != conn for waiting, _ in self._preferring)",
+        _SERVER,
+    ),
+    Mutant(
+        "checks of storage nodes that wait count for everybody else",
+        "server.connectivity",
+        "return sum(check.conn == conn for check in self._checks)",
+        "return sum(check.conn != conn for check in self._checks)",
+        _CONNECTIVITY,
+    ),
+    Mutant(
+        "a client of 0.13.2 that asks for two feeds is answered one",
+        "server.feeds",
+        "_EXTENDED = 5  #",
+        "_EXTENDED = 4  #",
+        _PARTITION,
+    ),
+    Mutant(
+        "a reading in which a process vanished is a view",
+        "cluster.view",
+        "return None if self.torn or listed.cversion != stat.cversion else",
+        "return None if listed.cversion != stat.cversion else",
+        _VIEW_OF_CLUSTER,
     ),
     # ---- whose submit goes first at a lock ------------------------------------------------------------------------
     Mutant(

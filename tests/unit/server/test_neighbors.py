@@ -175,3 +175,4 @@ def test_who_greets_and_then_ends_the_connection_is_dialed_more_and_more_rarely(
     due = watch.neighbors.deadline()
     assert due is not None
     assert due - now <= PAUSE_MIN_MS, "it had answered"
+    assert watch.out.take() == [], "one failure is no trouble of the watch"
