@@ -215,6 +215,7 @@ def test_while_the_archive_is_away_nothing_is_freed_appends_go_on_and_readers_be
     (partition,) = cluster.servers[0].machine.snapshot(cluster.world.now).partitions
     assert partition.healthy
     assert partition.archive.trouble == "the archive is away"
+    assert "cannot be read from the archive" in cluster.servers[0].machine.partitions[0].archive_unreadable
     assert agent.questions - asked < 40  # pauses of 0.2 to 2 s, in 10 s and what the appends took
     agent.away = False
     for each, first in ((reader, 0), (another, 20)):

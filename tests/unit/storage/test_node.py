@@ -30,6 +30,7 @@ from tests.storage_desk import (
     text_of,
 )
 from tests.twin_0132.storage import StorageNode0132
+from waltz_core.access.admission import Places
 from waltz_core.access.roles import NO_ROLES
 from waltz_core.base.contract import Tickets
 from waltz_core.base.edge import (
@@ -875,6 +876,24 @@ def test_a_node_is_due_at_once_and_then_when_a_mark_is() -> None:
     assert made.node.deadline() == 1000
     made.step(Accepted(50, Port.STORAGE, "x"))
     assert not any(isinstance(one, CloseConn) for one in made.emitted)
+
+
+def test_a_stranger_yields_its_place_to_a_newcomer_and_servers_keep_theirs() -> None:
+    made = Desk(SimDisk(), KEY, 1, places=Places(count_max=2, unproven_ms=1_000))
+    server = made.dial(Port.STORAGE)
+    stranger = Wire(made, 2, Port.STORAGE)
+    other = made.dial(Port.ADMIN)
+    assert (server.closed, stranger.closed, other.closed) == (False, True, False)
+    late = Wire(made, 4, Port.STORAGE)
+    assert (server.closed, other.closed, late.closed) == (False, False, True)
+
+
+def test_who_shows_no_key_loses_its_connection() -> None:
+    made = Desk(SimDisk(), KEY, 1, places=Places(count_max=2, unproven_ms=1_000))
+    server, stranger = made.dial(Port.STORAGE), Wire(made, 2, Port.STORAGE)
+    made.now = 1_000
+    made.step()
+    assert (server.closed, stranger.closed) == (False, True)
 
 
 def test_nothing_is_decoded_behind_the_message_of_a_stranger_that_is_refused() -> None:

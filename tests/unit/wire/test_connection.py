@@ -330,6 +330,16 @@ def test_what_was_not_decoded_is_forgotten_with_the_connection() -> None:
     assert connection.gathered == 0
 
 
+def test_an_unfinished_frame_is_forgotten_with_the_connection() -> None:
+    connection = opened()
+    connection.receive(encoded(FLUSH)[:-1], [])
+    assert connection.gathered > 0
+    connection.forget()
+    assert connection.gathered == 0
+    with pytest.raises(ProtocolError, match="the connection is broken: closed"):
+        connection.receive(encoded(FLUSH), [])
+
+
 @given(
     st.lists(st.sampled_from(["flush", "append", "nothing"]), max_size=30),
     st.lists(st.tuples(st.integers(0, 60), st.integers(0, 4)), max_size=60),
