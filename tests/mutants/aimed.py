@@ -94,6 +94,13 @@ AIMED: tuple[Mutant, ...] = (
         _PARTITION,
     ),
     Mutant(
+        "a storage node drops nobody for a newcomer",
+        "storage.peers",
+        "            self._drop(self._peers[eviction.conn], eviction.reason)\n",
+        "            pass\n",
+        _STORAGE_NODE,
+    ),
+    Mutant(
         "a reading in which a process vanished is a view",
         "cluster.view",
         "return None if self.torn or listed.cversion != stat.cversion else",

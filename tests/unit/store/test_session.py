@@ -27,7 +27,7 @@ from waltz_core.store.calls import (
 from waltz_core.store.followers import SessionConfig
 from waltz_core.store.recovery_events import CasMetadata
 from waltz_core.store.replica_link import Batch, LinkState
-from waltz_core.store.requests import FenceCheck, Refusal, Replication
+from waltz_core.store.requests import FenceCheck, PartitionRead, Refusal, Replication, described
 from waltz_core.store.session import SessionAlarm, SessionState, StoreSession
 from waltz_core.store.session_notes import (
     HeadersRead,
@@ -624,3 +624,21 @@ def test_an_idle_session_waits_for_nothing() -> None:
     desk.open(A, B)
     assert desk.alarms.next() is None
     assert list(desk.session.requests) == []
+
+
+def test_a_read_is_owed_by_who_was_asked_last() -> None:
+    read = PartitionRead(1, 4, 1, with_data=True, tried=(A, B))
+    assert described(read) == f"storage node {B}: records are read"
+
+
+def test_a_session_that_is_closed_ends_once_and_answers_its_reads() -> None:
+    desk = Desk()
+    desk.open(A, B)
+    desk.session.read_records(0, 5, 4, 2)
+    read = desk.call(A, messages.RecordListRequest(*COMMON, 4, 2))
+    desk.session.close(0, "a new generation")
+    failed = ReadFailed(5, f"transaction 4 cannot be read ({A})")
+    assert desk.flush() == ([], [failed, SessionEnded("a new generation", True)])
+    assert (desk.session.state, desk.alarms.next()) == (SessionState.ENDED, None)
+    desk.session.close(0, "again")
+    assert desk.tell(read, messages.RecordListResponse(*COMMON, (record_at(4),))) == ([], [])
