@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from waltz_core.base.ids import make_req_id
@@ -27,14 +28,16 @@ def sent(out: list[FeedEffect], conn: int) -> int:
     return sum(len(e.frames) for e in out if isinstance(e, SendFrames) and e.conn == conn) // FRAME_SIZE
 
 
-def test_frames_are_what_the_codec_writes() -> None:
-    connection: Connection[object] = Connection(CLIENT_PROTOCOL, "", {3})  # type: ignore[arg-type]  # any message
-    connection.receive(Connection(CLIENT_PROTOCOL, "", {3}).hello(), [])
+@pytest.mark.parametrize("version", [0, 3])
+def test_frames_are_what_the_codec_writes(version: int) -> None:
+    codecs = {version}
+    connection: Connection[object] = Connection(CLIENT_PROTOCOL, "", codecs)  # type: ignore[arg-type]  # any message
+    connection.receive(Connection(CLIENT_PROTOCOL, "", codecs).hello(), [])
     expected = bytearray()
     from waltz_core.wire.client_messages import FeedData
 
     connection.encode(FeedData(REQ, 5, -2), expected)
-    assert with_version(encode_frames(5, [RecordHeader(5, REQ, -2)]), 3) == bytes(expected)
+    assert with_version(encode_frames(5, [RecordHeader(5, REQ, -2)]), version) == bytes(expected)
     assert with_version(b"", 4) == b""
 
 
