@@ -89,8 +89,8 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "a client of 0.13.2 that asks for two feeds is answered one",
         "server.feeds",
-        "_EXTENDED = 5  #",
-        "_EXTENDED = 4  #",
+        "if peer.version >= EXTENDED:\n            self.feed.replace",
+        "if peer.version >= EXTENDED - 1:\n            self.feed.replace",
         _PARTITION,
     ),
     Mutant(

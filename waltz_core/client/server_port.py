@@ -22,6 +22,7 @@ from waltz_core.client.feed_runs import end_of_feed
 from waltz_core.client.link import Kind, Link
 from waltz_core.client.partitions import Partitions
 from waltz_core.client.reads import PartitionReads
+from waltz_core.wire.client_codec import EXTENDED
 from waltz_core.wire.client_messages import (
     AppendRefused,
     Capability,
@@ -41,7 +42,6 @@ from waltz_core.wire.client_messages import (
     TransactionDataResponse,
 )
 
-_EXTENDED = 5  # version of the client protocol since which a server tells what it can
 _SEQUENCE_MAX = (1 << 31) - 1
 
 
@@ -191,7 +191,7 @@ class ServerPort:
     # ---- what a server can do ----------------------------------------------------------------
 
     def _ask_capabilities(self, link: Link) -> None:
-        if link.version >= _EXTENDED:
+        if link.version >= EXTENDED:
             # Negative: it must not be taken for an answer about partition 0.
             req_id = make_req_id(self._context.client_id, 0, 0, -1 - (link.net_seq & _SEQUENCE_MAX))
             capabilities = ClientCapability.FEED_WINDOWS

@@ -24,8 +24,7 @@ from waltz_core.server.peer import Peer
 from waltz_core.server.source import Beginning, Source
 from waltz_core.store.session_notes import HeadersRead
 from waltz_core.wire import client_messages as messages
-
-_EXTENDED = 5  # codec since which everything can be answered by an error
+from waltz_core.wire.client_codec import EXTENDED
 
 FeedMessage = messages.FeedRequest | messages.FeedWindowRequest
 
@@ -137,9 +136,9 @@ class Feeds:
                 text = f"{where}: feed asked for {budget} transactions, expected at least 1"
                 self._clients.put(CloseConn(peer.conn, text))
                 return
-        elif peer.version >= _EXTENDED:
+        elif peer.version >= EXTENDED:
             budget = max(gap, self._config.feed_count_min)
-        if peer.version >= _EXTENDED:
+        if peer.version >= EXTENDED:
             self.feed.replace(peer.conn)  # 0.13.2 asks for one at a time, and counts on each
         closing = messages.FeedSuspended(message.req_id)
         self._subscribe(peer.conn, peer.owner, message.req_id, message.client_mark, budget, closing)

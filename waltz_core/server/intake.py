@@ -20,10 +20,10 @@ from waltz_core.server.ownership import Ownership
 from waltz_core.server.peer import Peer
 from waltz_core.server.refusals import refusal
 from waltz_core.wire import client_messages as messages
+from waltz_core.wire.client_codec import EXTENDED
 from waltz_core.wire.lock_count import OversizedAppend
 
 _HEAD = Struct(">ii")  # the first two of the four ints of a request id: client id, generation
-_EXTENDED = 5  # codec since which everything can be answered by an error
 
 
 def _is_meant(request: Append, expected: bytes, begin: int) -> bool:
@@ -136,7 +136,7 @@ class Intake:
             if type(request) is messages.NamedAppendRequest:
                 answer = refusal(request.req_id, messages.Refusal.NOT_ALLOWED, text)
                 self._clients.put(Reply(peer.conn, answer))
-            elif peer.version >= _EXTENDED:
+            elif peer.version >= EXTENDED:
                 code = messages.ErrorCode.NOT_ALLOWED
                 self._clients.put(Reply(peer.conn, messages.ErrorResponse(request.req_id, code, text)))
         return rest

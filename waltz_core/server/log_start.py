@@ -14,8 +14,7 @@ from waltz_core.server.ownership import Ownership
 from waltz_core.server.ranges import before_start
 from waltz_core.store.session_notes import LogStartProblem
 from waltz_core.wire import client_messages as messages
-
-_EXTENDED = 5  # codec since which everything can be answered by an error
+from waltz_core.wire.client_codec import EXTENDED
 
 
 class LogBeginning:
@@ -43,7 +42,7 @@ class LogBeginning:
             return False
         answer = before_start(req_id, wanted, self.floor, self.archive)
         refusal: ClientEffect = Reply(conn, answer)
-        if version < _EXTENDED:
+        if version < EXTENDED:
             refusal = CloseConn(conn, f"partition {self._partition_id}: {answer.message}")
         self._clients.put(refusal)
         return True

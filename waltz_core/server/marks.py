@@ -15,11 +15,11 @@ from typing import TypeAlias
 from waltz_core.base.ids import ReqId
 from waltz_core.base.record import record
 from waltz_core.base.turns import Shares
+from waltz_core.wire.client_codec import EXTENDED
 from waltz_core.wire.client_messages import ErrorCode, ErrorResponse, HighWaterMarkResponse
 
 PATIENCE_MS = 4_000
 """A client of codec 5 waits for so long; ours give up a silent server after the same time."""
-_EXTENDED = 5  # codec since which everything can be answered by an error
 
 Answer: TypeAlias = tuple[int, HighWaterMarkResponse | ErrorResponse]
 """A connection and the message for it."""
@@ -59,7 +59,7 @@ class MarkReads:
     def ask(self, now: int, conn: int, owner: str, req_id: ReqId, version: int) -> None:
         """A client wants the mark."""
         self._held.add(conn, owner, 1)
-        due = now + PATIENCE_MS if version >= _EXTENDED else None
+        due = now + PATIENCE_MS if version >= EXTENDED else None
         self._waiting.append(_Question(conn, req_id, due))
         if self._due is None:
             self._due = due

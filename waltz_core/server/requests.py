@@ -19,9 +19,9 @@ from waltz_core.server.refusals import refusal
 from waltz_core.server.server_requests import SERVER_MESSAGES
 from waltz_core.server.source import ServedPartitions
 from waltz_core.wire import client_messages as messages
+from waltz_core.wire.client_codec import EXTENDED
 
 _REFUSALS_REPORTED = 20  # different ones of one connection
-_EXTENDED = 5  # codec since which every request can be answered by an error
 
 _Message: TypeAlias = messages.ClientMessage
 
@@ -140,7 +140,7 @@ class Requests:
                 answer = messages.RemovePreferredPartitionResponse(req_id, False)
             case messages.NamedAppendRequest():
                 answer = refusal(req_id, messages.Refusal.NOT_ALLOWED, problem)
-            case _ if conn.version >= _EXTENDED:
+            case _ if conn.version >= EXTENDED:
                 answer = messages.ErrorResponse(req_id, messages.ErrorCode.NOT_ALLOWED, problem)
             case _:
                 self._clients.close(conn.conn, log_text)

@@ -381,4 +381,7 @@ V5 = V4.plus(
 VERSIONS = range(6)
 """What our servers and clients offer."""
 
+EXTENDED = 5
+"""The version since which everything can be answered by an error, and servers tell what they can; 0.13.2 ends at 4."""
+
 CLIENT_PROTOCOL: WireProtocol[ClientMessage] = WireProtocol("client", MAGIC, {0: V0, 1: V1, 2: V2, 3: V3, 4: V4, 5: V5})

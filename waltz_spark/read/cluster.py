@@ -13,6 +13,7 @@ import trio
 from waltz_core.base.errors import ConfigError
 from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_core.base.record import record
+from waltz_core.wire.client_codec import EXTENDED
 from waltz_core.wire.client_messages import ClusterInfoResponse
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_spark.base.errors import OptionError, SourceRefusedError, UnreachableError
@@ -276,7 +277,7 @@ class Cluster:
             by_server.setdefault(server, []).append(partition)
         for server, owned in by_server.items():
             port = self._port(server)
-            if port.version >= 5:
+            if port.version >= EXTENDED:
                 said = port.partitions()
             else:
                 said = {one: (self._map.sessions[one], port.mark(one)) for one in owned}

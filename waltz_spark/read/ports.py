@@ -23,6 +23,7 @@ from waltz_core.base.ids import Endpoint, ReqId, make_req_id
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import client_messages as client
 from waltz_core.wire.admin_codec import VERSIONS as ADMIN_VERSIONS
+from waltz_core.wire.client_codec import EXTENDED
 from waltz_core.wire.client_codec import VERSIONS as CLIENT_VERSIONS
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL
 from waltz_core.wire.port_session import PortSession, PortState, Refusal, refusal_of
@@ -318,7 +319,7 @@ class ClientPort(BlockingPort[client.ClientMessage]):
 
     def cluster(self) -> client.ClusterInfoResponse:
         """What a client needs to know about the cluster, from servers that speak codec 5."""
-        if self.version < 5:
+        if self.version < EXTENDED:
             raise UnreachableError(f"{self.endpoint} speaks codec {self.version}; name the cluster by zookeeper")
         answer = self.ask(client.ClusterInfoRequest(self._req_id(0), client_id_wanted=False, subscribe=False))
         assert isinstance(answer, client.ClusterInfoResponse)
@@ -344,7 +345,7 @@ class ClientPort(BlockingPort[client.ClientMessage]):
 
     def log_start(self, partition: int) -> int:
         """The smallest id that can be read; 0 if the server does not know it."""
-        if self.version < 5:
+        if self.version < EXTENDED:
             return 0
         answer = self.ask(client.LogStartRequest(self._req_id(partition)))
         assert isinstance(answer, client.LogStartResponse)

@@ -22,6 +22,7 @@ from waltz_core.base.record import record
 from waltz_core.storage.record_codec import encode_record
 from waltz_core.storage.segment import HEADER_SIZE
 from waltz_core.wire import client_messages
+from waltz_core.wire.client_codec import EXTENDED
 from waltz_spark.base.errors import DataLossError, PipelineError, RecordDamagedError, UnreachableError
 from waltz_spark.base.planning import ArchivePlace, FilePlace, Place, Range, ServerPlace, StoragePlace, clip
 from waltz_spark.read.ports import AdminPort, ClientPort, record_places
@@ -326,7 +327,7 @@ def _from_server(place: ServerPlace, part: Range, start: int, shape: Shape, pati
     done = False
     port: ClientPort = _pooled(key, lambda: ClientPort(place.endpoint, ClientTls(place.tls), patience.timeout))
     try:
-        if port.version < 5 or not port.cluster().capabilities & client_messages.Capability.RECORD_RANGES:
+        if port.version < EXTENDED or not port.cluster().capabilities & client_messages.Capability.RECORD_RANGES:
             done = True
             yield from feed_blocks(place, part, start, patience)
             return

@@ -16,6 +16,7 @@ from waltz_core.operations.doors import GatewayView
 from waltz_core.operations.findings import Finding
 from waltz_core.operations.view import CertificateView, ClusterView, ReplicaView, ServerView, StorageView
 from waltz_core.wire import admin_messages as admin
+from waltz_core.wire.client_codec import EXTENDED
 from waltz_core.wire.client_messages import ErrorCode
 from waltz_core.wire.shared import AGE, AWAITED, STARTED, UNUSABLE, Condition, Statistic, Trouble
 from waltz_core.zookeeper.znodes import ServerDescriptor
@@ -171,7 +172,7 @@ async def _server(tool: Tool, descriptor: ServerDescriptor, node_max: float) -> 
     async def ask(stack: AsyncExitStack) -> None:
         port = await stack.enter_async_context(tool.server(descriptor.endpoint))
         known["partitions"] = await port.partitions()
-        if port.version >= 5:
+        if port.version >= EXTENDED:
             key = await port.cluster_key()
             known["key"] = key if any(key) else None  # zero: this certificate is of a client, who is not shown it
             known["status"] = await port.status()
@@ -192,7 +193,7 @@ async def _ask_for_nodes(port: ServerPort, known: dict[str, Any]) -> None:
     """Which storage nodes a server reaches, and why not."""
 
     async def ask() -> None:
-        if port.version >= 5:
+        if port.version >= EXTENDED:
             known["unusable"] = unusable = await _unusable(port)
             known["troubles"] = await _troubles(port) if unusable else {}
 
