@@ -69,6 +69,8 @@ from waltz_trio.net.tls import (
     is_loopback,
     local_names,
 )
+from waltz_trio.ports.port import PortError
+from waltz_trio.ports.server import open_server_port
 
 LIMITS = NetLimits(linger=0.2, connect_timeout=60, handshake_timeout=60)
 HASTY = NetLimits(linger=0.2, handshake_timeout=0.2)  # for tests of peers that stay silent; others may be slow
@@ -375,6 +377,16 @@ async def test_a_stopped_process_flushes_first(nursery: trio.Nursery) -> None:
     await client.machine.first(Closed)
 
     assert len(client.machine.received()) == 5_000_000
+
+
+async def test_a_process_that_stops_ends_idle_connections_without_waiting(nursery: trio.Nursery) -> None:
+    """Nothing is under way whose end could end them, too."""
+    server, _, client = await connected(nursery)
+
+    with trio.fail_after(30):
+        await server.driver.stop(patience=math.inf)
+
+    assert await client.machine.first(Closed) == Closed(-1, "the peer closed the connection")
 
 
 async def test_a_connection_that_is_not_read_holds_its_peer_back(nursery: trio.Nursery) -> None:
@@ -928,6 +940,19 @@ async def test_a_tool_that_cannot_connect_says_so_in_the_words_that_scripts_matc
         endpoint = Endpoint("127.0.0.1", kept.getsockname()[1])
         with pytest.raises(DialError, match=f"^failed to connect: {endpoint}: Connection refused$"):
             await dial_stream(endpoint, ClientTls(TlsSettings(verify=False)), LIMITS)
+
+
+async def test_a_tool_says_which_kind_of_port_it_expected(nursery: trio.Nursery) -> None:
+    stranger, endpoint = await server_side(nursery)
+
+    async def greet() -> None:
+        conn = (await stranger.machine.first(Accepted)).conn
+        stranger.do(Send(conn, b"220 mail.example.org ready" + bytes(100)))
+
+    nursery.start_soon(greet)
+    with pytest.raises(PortError, match=f"{endpoint} does not answer as a server port does"):
+        async with open_server_port(endpoint, ClientTls(TlsSettings(verify=False))):
+            pass
 
 
 @pytest.mark.parametrize("port", [-1, 65536, 99999])

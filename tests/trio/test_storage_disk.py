@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -38,6 +39,7 @@ from waltz_core.storage.effects import (
     FaultKind,
     FileEntry,
     MakeDirectory,
+    Operation,
     StorageReady,
     SyncDirectory,
     SyncFile,
@@ -164,6 +166,32 @@ async def test_more_files_than_may_be_open(tmp_path: Path) -> None:
 def open_below(folder: Path) -> list[Path]:
     """The files of this folder that this process has open; clusters of other tests may run in the same process."""
     return [place for place in Path("/proc/self/fd").iterdir() if place.exists() and folder in place.resolve().parents]
+
+
+def descriptors_below(folder: Path) -> list[str]:
+    """What the descriptors of this process in a folder are of, files that were deleted among them."""
+    found = []
+    for place in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the one that lists them
+            found.append(os.readlink(place))
+    return sorted(one for one in found if one.startswith(str(folder)))
+
+
+@pytest.mark.parametrize("operation", [WriteAt("f", 0, b"four"), SyncFile("f"), Cut("f", 0), Create("f")])
+def test_a_file_that_is_gone_is_closed_whatever_was_done_with_it(operation: Operation, tmp_path: Path) -> None:
+    """Not its descriptor alone: its room on the disk would be free only when the process ends."""
+    files = Files(tmp_path)
+    before = descriptors_below(tmp_path)
+    for _ in range(2):
+        files.apply(Create("f"))
+        files.apply(WriteAt("f", 0, b"x"))
+        files.apply(operation)
+        files.read("f", 0, 4)
+        assert f"{tmp_path}/f" in descriptors_below(tmp_path)
+        files.apply(Unlink("f"))
+        assert descriptors_below(tmp_path) == before
+    files.close()
+    assert descriptors_below(tmp_path) == []
 
 
 async def test_a_directory_is_used_by_one_process_only(tmp_path: Path) -> None:
