@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,51 @@ def test_tasks_append_and_one_reads_all_of_it(cluster: ClusterThread) -> None:
                 if len(texts) == 60:
                     break
         assert sorted(texts, key=int) == [str(i) for i in range(60)]
+
+    run(cluster, body)
+
+
+def the_one(outcomes: Iterable[waltz.Receipt | Exception]) -> waltz.Receipt:
+    (outcome,) = outcomes
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+async def by_append(client: waltz.Client, append: waltz.Append) -> waltz.Receipt:
+    return await client.append(1, append)
+
+
+async def by_append_many(client: waltz.Client, append: waltz.Append) -> waltz.Receipt:
+    return the_one(await client.append_many(1, [append]))
+
+
+async def by_send(client: waltz.Client, append: waltz.Append) -> waltz.Receipt:
+    return await (await client.send(1, append)).outcome()
+
+
+async def by_send_many(client: waltz.Client, append: waltz.Append) -> waltz.Receipt:
+    return the_one(await (await client.send_many(1, [append])).outcomes())
+
+
+@pytest.mark.parametrize("append", [by_append, by_append_many, by_send, by_send_many])
+def test_an_append_in_the_loop_is_based_on_what_the_loop_has_done(
+    append: Callable[[waltz.Client, waltz.Append], Coroutine[Any, Any, waltz.Receipt]], cluster: ClusterThread
+) -> None:
+    """Neither on what the feed has read ahead, nor on what it was asked for last."""
+    way = append.__name__
+    done, later = [waltz.Lock(f"done-{way}", 1)], [waltz.Lock(f"later-{way}", 1)]
+
+    async def body(client: waltz.Client) -> None:
+        first = await client.append(1, waltz.Append("a", TEXT, append=done))
+        second = await client.append(1, waltz.Append("b", TEXT, append=later))
+        async with client.feed(1, after=first - 1) as feed:
+            assert (await anext(feed)).id == first
+            with pytest.raises(waltz.LockConflictError) as caught:
+                await append(client, waltz.Append("c", TEXT, write=later))
+            assert caught.value.taken_by == second
+            assert (await anext(feed)).id == second
+            assert await append(client, waltz.Append("d", TEXT, write=done)) == second + 1
 
     run(cluster, body)
 

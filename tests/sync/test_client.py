@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -92,21 +92,35 @@ def test_many_are_sent_and_waited_for_later(client: waltz.Client) -> None:
     assert (refused.lock, refused.taken_by) == (waltz.Lock("sync-many", 1), taken)
 
 
-def test_an_append_in_the_loop_is_based_on_what_the_loop_has_done(client: waltz.Client) -> None:
-    lock: list[waltz.Lock | tuple[str, int]] = [("sync-loop", 1)]
-    first = client.append(1, waltz.Append("a", TEXT, append=lock))
-    second = client.append(1, waltz.Append("b", TEXT, append=lock))
+def the_one(outcomes: Iterable[waltz.Receipt | Exception]) -> waltz.Receipt:
+    (outcome,) = outcomes
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+WAYS: dict[str, Callable[[waltz.Client, waltz.Append], waltz.Receipt]] = {
+    "append": lambda client, append: client.append(1, append),
+    "append_many": lambda client, append: the_one(client.append_many(1, [append])),
+    "send": lambda client, append: client.send(1, append).outcome(),
+    "send_many": lambda client, append: the_one(client.send_many(1, [append]).outcomes()),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_append_in_the_loop_is_based_on_what_the_loop_has_done(way: str, client: waltz.Client) -> None:
+    """Neither on what the feed has read ahead, nor on what it was asked for last."""
+    append = WAYS[way]
+    done, later = [waltz.Lock(f"done-{way}", 1)], [waltz.Lock(f"later-{way}", 1)]
+    first = client.append(1, waltz.Append("a", TEXT, append=done))
+    second = client.append(1, waltz.Append("b", TEXT, append=later))
     with client.feed(1, after=first - 1) as feed:
-        for txn in feed:
-            if txn.id == first:
-                with pytest.raises(waltz.LockConflictError) as caught:
-                    client.append(1, waltz.Append("c", TEXT, write=lock))
-                assert caught.value.taken_by == second
-            elif txn.id == second + 1:
-                assert client.append(1, waltz.Append("e", TEXT, write=lock)) == second + 2
-                break
-            else:
-                client.append(1, waltz.Append("d", TEXT))
+        assert next(feed).id == first
+        with pytest.raises(waltz.LockConflictError) as caught:
+            append(client, waltz.Append("c", TEXT, write=later))
+        assert caught.value.taken_by == second
+        assert next(feed).id == second
+        assert append(client, waltz.Append("d", TEXT, write=done)) == second + 1
 
 
 def test_a_payload_that_was_not_prefetched_is_fetched_through_the_feed(client: waltz.Client) -> None:
