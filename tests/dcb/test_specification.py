@@ -177,6 +177,9 @@ async def test_events_must_be_iterable(store: EventStore) -> None:
         (lambda: Event("A", tags=[cast(str, 1)]), "tags are texts"),
         (lambda: QueryItem(types="A"), "types are a collection"),
         (lambda: Query(cast(QueryItem, "A")), "expected QueryItem"),
+        (lambda: AppendCondition(cast(Query, "A")), "expected a Query"),
+        (lambda: AppendCondition(Query.all(), cast(int, "0")), "after is a position"),
+        (lambda: AppendCondition(Query.all(), True), "after is a position"),
     ],
 )
 def test_what_is_no_event_or_query_is_refused(make: Callable[[], object], text: str) -> None:

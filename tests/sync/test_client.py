@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import sqlite3
 import threading
@@ -16,6 +17,8 @@ import trio
 
 import waltz_sync as waltz
 from tests.sync.conftest import ClusterThread
+from waltz_sync.held import Held
+from waltz_sync.portal import Portal
 
 TEXT = waltz.Utf8()
 REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("REQUEST", default="none")
@@ -343,6 +346,17 @@ def test_use_after_the_block_is_refused(cluster: ClusterThread) -> None:
         with pytest.raises(waltz.ClientClosedError):
             call()
     assert pending.outcome() == receipt
+
+
+def test_a_block_that_is_entered_while_its_client_ends_says_that_it_was_closed() -> None:
+    """The client waits for the blocks within it that it knows of when it is left; its thread then ends all the same."""
+    portal = Portal()
+    portal.start()
+    held = Held(portal, contextlib.nullcontext("entered"), None)
+    assert held.enter(None, "") == "entered"
+    portal.stop()
+    with pytest.raises(waltz.ClientClosedError):
+        held.leave(None)
 
 
 def test_whoever_still_waits_is_let_go_when_the_block_ends(cluster: ClusterThread) -> None:
