@@ -818,4 +818,32 @@ SKIN: tuple[Mutant, ...] = (
         "self._suspended_at = trio.current_time()",
         ("tests/processes/test_zookeeper_bridge.py",),
     ),
+    Mutant(
+        "a process that stops waits for connections on which nothing is under way",
+        "waltz_trio.net.driver",
+        '                channel.close("the process ends")\n                channel.flush()\n',
+        '                channel.close("the process ends")\n',
+        ("tests/trio/test_net.py",),
+    ),
+    Mutant(
+        "a file that was cut stays open when it is gone",
+        "waltz_trio.storage.files",
+        "                        self._system.truncate(file.fd, size)\n                finally:\n                    self._done(file)\n",
+        "                        self._system.truncate(file.fd, size)\n                finally:\n                    pass\n",
+        ("tests/trio/test_storage_disk.py",),
+    ),
+    Mutant(
+        "an append in a loop over a feed conflicts with what the loop has done",
+        "waltz_sync.client",
+        "            self._tell_mark(partition)\n            return await self._client.append_many(",
+        "            return await self._client.append_many(",
+        ("tests/sync/test_client.py",),
+    ),
+    Mutant(
+        "a znode that holds null ends a tool by an error of its own",
+        "waltz_trio.zk.admin",
+        '        return decode(data or b"")\n    except',
+        "        return decode(data)\n    except",
+        ("tests/trio/test_znode_admin.py",),
+    ),
 )
