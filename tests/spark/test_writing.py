@@ -184,6 +184,20 @@ async def test_a_mark_of_each_row_is_what_its_locks_are_checked_against(tmp_path
         assert [row["data"] for row in rejected(result)] == [b"%d" % (taken - 1)]
 
 
+async def test_a_row_may_have_no_header_and_no_locks_beside_others_that_have(tmp_path: Path) -> None:
+    """A null is what a data frame has there."""
+    async with embedded_cluster(tmp_path, partitions=1, storage_nodes=1) as cluster:
+        rows: list[dict[str, Any]] = [
+            {"partition": 0, "data": b"bare", "header": None, "write_locks": None},
+            {"partition": 0, "data": b"full", "header": 7, "write_locks": [{"name": "account", "id": 1}]},
+        ]
+        more = {"mode": "conditional", "rejects": str(tmp_path / "rejects"), "cut": '{"0": 0}'}
+        job = await outside(lambda: job_of(cluster, **more))
+        result = await outside(lambda: write_batches(table(rows), job, 0, "a"))
+        assert result.rejects is None
+        assert sorted(await read_all(cluster, 0)) == [(b"bare", 0), (b"full", 7)]
+
+
 async def test_at_least_once_writes_without_a_marker(tmp_path: Path) -> None:
     async with embedded_cluster(tmp_path, partitions=2, storage_nodes=1) as cluster:
         rows = numbered(60)
