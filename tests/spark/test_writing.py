@@ -208,6 +208,36 @@ async def test_at_least_once_writes_without_a_marker(tmp_path: Path) -> None:
             assert Counter(await read_all(cluster, partition)) == contents(rows, partition)
 
 
+class Lost:
+    """An append that is lost."""
+
+    done = True
+
+    async def outcome(self) -> waltz.Receipt:
+        raise waltz.NotCommittedError(0, "lost")
+
+
+async def test_what_is_lost_before_anything_is_in_the_log_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[waltz.Append] = []
+    send = waltz.Client.send
+
+    async def lossy(client: waltz.Client, partition: int, append: waltz.Append, **based_on: int | None) -> Any:
+        if len(lost) < 2:
+            lost.append(append)
+            return Lost()
+        return await send(client, partition, append, **based_on)
+
+    monkeypatch.setattr(waltz.Client, "send", lossy)
+    async with embedded_cluster(tmp_path, partitions=1, storage_nodes=1) as cluster:
+        job = await outside(lambda: job_of(cluster))
+        rows = numbered(10, 1)
+        result = await outside(lambda: write_batches(table(rows), job, 0, "a"))
+        assert [(one.appended, one.markers) for one in result.partitions] == [(10, 1)]
+        assert Counter(await read_all(cluster, 0)) == contents(rows, 0)
+
+
 async def test_rows_that_cannot_be_written_are_explained(tmp_path: Path) -> None:
     async with embedded_cluster(tmp_path, partitions=2, storage_nodes=1) as cluster:
         job = await outside(lambda: job_of(cluster))
