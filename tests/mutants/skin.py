@@ -846,4 +846,11 @@ SKIN: tuple[Mutant, ...] = (
         "        return decode(data)\n    except",
         ("tests/trio/test_znode_admin.py",),
     ),
+    Mutant(
+        "rows of another sink in the partition count as written by this one",
+        "waltz_spark.write.epochs",
+        "if marker is None or marker.sink != self.attempt.sink:",
+        "if marker is None:",
+        ("tests/spark/test_epochs.py",),
+    ),
 )

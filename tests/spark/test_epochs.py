@@ -584,6 +584,33 @@ def test_a_refused_row_is_rejected_only_while_the_fence_stands(fence_taken_by: i
     assert out == ([Done(5)] if fence_taken_by == 5 else [Scan(5, None)])
 
 
+@pytest.mark.parametrize("batch", [3, 4])
+def test_another_sink_in_the_same_partition_neither_fences_nor_has_written_the_rows_of_this_one(batch: int) -> None:
+    writer, out = EpochWriter(Attempt("sink", 3, "a", 0), -1), list[Effect]()
+    writer.start(out)
+    (marker,) = out
+    assert isinstance(marker, Append)
+    out.clear()
+    writer.committed(marker.token, 2, out)
+    assert out == [Scan(-1, 2)]
+    out.clear()
+    theirs = encode_marker(Attempt("other", batch, "b", 0), -1)
+    log = (
+        Seen(0, OWN + 1, MARKER_HEADER, theirs),
+        Seen(1, OWN + 1, 0, b"same"),
+        Seen(2, OWN, MARKER_HEADER, marker.data),
+    )
+    writer.saw(seen for seen in log if writer.wants(seen.header, seen.client_id))
+    writer.scanned(2, out)
+    assert writer.wants_rows
+    writer.offer([Row(0, b"same")], out, last=True)
+    (run,) = out
+    assert isinstance(run, AppendRun)
+    out.clear()
+    writer.committed_run(run.first, 3, 1, out)
+    assert out == [Done(3)]
+
+
 def test_markers_of_others_are_not_markers() -> None:
     attempt = Attempt("sink", 3, "a", 1)
     assert decode_marker(encode_marker(attempt, 17)) == attempt
