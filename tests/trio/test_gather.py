@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -26,6 +27,8 @@ from waltz_trio.net.ports import HeldPorts
 from waltz_trio.net.tls import ClientTls, ServerTls, TlsSettings
 from waltz_trio.node.embedded import ROOT, embedded_cluster
 from waltz_trio.ports.gather import NODE_MAX, gather
+from waltz_trio.ports.port import PortError, RefusedError
+from waltz_trio.ports.server import ServerPort, open_server_port
 from waltz_trio.ports.tool import Tool
 from waltz_trio.zk.admin import change_store, create_cluster, read_store_params
 from waltz_trio.zk.client import ZnodeClient, open_znode_client
@@ -65,15 +68,21 @@ class Elder:
     """A machine that answers as an older server of ours, which sends no figures.
 
     Its answer about storage nodes that it cannot use is `nodes`, or an error of `code`. If a storage node is `silent`,
-    it has none to what it reaches.
+    it has none to what it reaches. It speaks the codecs of `versions`.
     """
 
     def __init__(
-        self, code: int, nodes: tuple[messages.StorageNodeStatus, ...] | None, *, silent: bool = False
+        self,
+        code: int,
+        nodes: tuple[messages.StorageNodeStatus, ...] | None,
+        *,
+        silent: bool = False,
+        versions: range = VERSIONS,
     ) -> None:
         self._code = code
         self._nodes = nodes
         self._silent = silent
+        self._versions = versions
         self._conns: dict[int, Connection[messages.ClientMessage]] = {}
 
     def deadline(self) -> int | None:
@@ -83,7 +92,7 @@ class Elder:
         for event in events:
             match event:
                 case Accepted(conn=conn):
-                    self._conns[conn] = Connection(CLIENT_PROTOCOL, "elder", VERSIONS)
+                    self._conns[conn] = Connection(CLIENT_PROTOCOL, "elder", self._versions)
                     out.append(Send(conn, self._conns[conn].hello()))
                 case Received(conn=conn, data=data):
                     requests: list[messages.ClientMessage] = []
@@ -104,6 +113,10 @@ class Elder:
                 return messages.ServerPartitionsHealthStatResponse(req_id, ((0, True),))
             case messages.CheckStorageConnectivityRequest(req_id):
                 return messages.CheckStorageConnectivityResponse(req_id, ((STORAGE, False),))
+            case messages.AddPreferredPartitionRequest(req_id):
+                return messages.AddPreferredPartitionResponse(req_id, True)
+            case messages.RemovePreferredPartitionRequest(req_id):
+                return messages.RemovePreferredPartitionResponse(req_id, True)
             case messages.PartitionStatusRequest(req_id):
                 return messages.PartitionStatusResponse(req_id, ())
             case messages.ClusterInfoRequest(req_id):
@@ -113,18 +126,23 @@ class Elder:
         return messages.ErrorResponse(request.req_id, self._code, "not something this server does")
 
 
+@asynccontextmanager
+async def listening(elder: Elder, nursery: trio.Nursery) -> AsyncIterator[Endpoint]:
+    sock = bind("127.0.0.1", 0, "test")
+    driver = NodeDriver(elder, name="elder")
+    await nursery.start(driver.run)
+    driver.serve(Port.CLIENT, sock, ServerTls(TlsSettings()))
+    yield Endpoint("127.0.0.1", sock.getsockname()[1])
+
+
 async def look_at_elder(elder: Elder, nursery: trio.Nursery, node_max: float = NODE_MAX) -> ServerView:
     """The view of a cluster that has one server, and nothing else."""
     with trio.fail_after(30):
         async with open_embedded_znodes() as znodes, open_znode_client(znodes) as zk:
             await create_cluster(zk, PATHS, "test", 1)
-            sock = bind("127.0.0.1", 0, "test")
-            descriptor = ServerDescriptor(1, Endpoint("127.0.0.1", sock.getsockname()[1]))
-            await zk.create(f"{PATHS.servers}/1", encode_server_descriptor(descriptor))
-            driver = NodeDriver(elder, name="elder")
-            await nursery.start(driver.run)
-            driver.serve(Port.CLIENT, sock, ServerTls(TlsSettings()))
-            return await look(zk, TlsSettings(verify=False), node_max)
+            async with listening(elder, nursery) as endpoint:
+                await zk.create(f"{PATHS.servers}/1", encode_server_descriptor(ServerDescriptor(1, endpoint)))
+                return await look(zk, TlsSettings(verify=False), node_max)
 
 
 NOT_IMPLEMENTED, NOT_ALLOWED = messages.ErrorCode.NOT_IMPLEMENTED, messages.ErrorCode.NOT_ALLOWED
@@ -166,3 +184,43 @@ async def test_what_a_server_knows_of_a_silent_node_counts_where_it_waits_for_th
     server = await look_at_elder(Elder(NOT_IMPLEMENTED, nodes, silent=True), nursery, 2)
     assert (server.problem, server.connectivity) == ("no answer within 2 s", None)
     assert server.unusable == {STORAGE: "no answer for 4 s"}
+
+
+async def test_a_server_of_0_13_2_is_asked_what_it_knows(nursery: trio.Nursery) -> None:
+    server = await look_at_elder(Elder(NOT_IMPLEMENTED, None, versions=range(5)), nursery)
+    assert (server.problem, server.connectivity) == ("", {STORAGE: False})
+    assert (server.partitions, server.health) == ((0,), {0: True})
+    assert (server.unusable, server.troubles, server.status) == ({}, {}, None)
+
+
+ASKED: tuple[tuple[str, int, Callable[[ServerPort], Awaitable[object]]], ...] = (
+    ("CheckStorageConnectivity", 1, ServerPort.storage_connectivity),
+    ("ServerPartitionsAssignment", 2, ServerPort.partitions),
+    ("AddPreferredPartition", 2, lambda port: port.add_preferred([0])),
+    ("RemovePreferredPartition", 2, lambda port: port.remove_preferred([0])),
+    ("ServerPartitionsHealthStat", 4, ServerPort.health),
+    ("PartitionStatus", 5, ServerPort.status),
+    ("StorageNodes", 5, ServerPort.storage_nodes),
+    ("ClusterInfo", 5, ServerPort.cluster_key),
+    ("Statistics", 5, ServerPort.statistics),
+    ("RecordRange", 5, lambda port: port.records(0, 0, 0, 1000)),
+    ("LogStart", 5, lambda port: port.log_ends(0)),
+)
+
+
+@pytest.mark.parametrize(("name", "needs", "ask"), ASKED, ids=[name for name, _, _ in ASKED])
+async def test_a_tool_asks_a_server_for_nothing_that_its_codec_has_no_words_for(
+    name: str, needs: int, ask: Callable[[ServerPort], Awaitable[object]], nursery: trio.Nursery
+) -> None:
+    tls = ClientTls(TlsSettings(verify=False))
+    for versions in (range(needs), range(needs + 1)):
+        elder = Elder(NOT_IMPLEMENTED, (), versions=versions)
+        with trio.fail_after(30):
+            async with listening(elder, nursery) as endpoint, open_server_port(endpoint, tls) as port:
+                if needs not in versions:
+                    refused = f"{endpoint} speaks codec {needs - 1}; {name} needs {needs}"
+                    with pytest.raises(PortError, match=refused):
+                        await ask(port)
+                else:
+                    with suppress(RefusedError):
+                        await ask(port)
