@@ -853,4 +853,18 @@ SKIN: tuple[Mutant, ...] = (
         "if marker is None:",
         ("tests/spark/test_epochs.py",),
     ),
+    Mutant(
+        "two members of a view that catch up at once both apply everything",
+        "waltz_trio.client.sql_view",
+        "                stored = self._mark(cursor, partition, lock=True)\n                before",
+        "                stored = self._mark(cursor, partition)\n                before",
+        ("tests/views/test_databases.py",),
+    ),
+    Mutant(
+        "two members of a view that are behind both apply what is left",
+        "waltz_trio.client.sql_view",
+        "                stored = self._mark(cursor, partition, lock=True)\n                if",
+        "                stored = self._mark(cursor, partition)\n                if",
+        ("tests/views/test_databases.py",),
+    ),
 )

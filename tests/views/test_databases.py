@@ -436,6 +436,68 @@ def test_a_view_can_be_seeded_and_caught_up(place: Place) -> None:
     view.close()
 
 
+WAITING = {
+    "postgres": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+}
+
+
+def until_waits(place: Place, thread: threading.Thread, goes_on: threading.Event) -> None:
+    """Until the second member either waits for the first or goes on beside it."""
+    thread.start()
+    while not goes_on.is_set() and place.execute(WAITING[place.kind]) == [(0,)]:
+        pass
+
+
+def test_of_two_members_that_catch_up_at_once_the_second_waits_and_finds_everything_done(place: Place) -> None:
+    first, second = place.view(busy_timeout=60.0), place.view(busy_timeout=60.0)
+    assert first.load_mark(0) == second.load_mark(0) == -1
+    goes_on = threading.Event()
+    found: list[dict[int, int]] = []
+
+    def read_too(partition: int, mark: int) -> waltz.Batch:
+        goes_on.set()
+        return transactions(mark + 1, 5)
+
+    def read(partition: int, mark: int) -> waltz.Batch:
+        until_waits(place, thread, goes_on)
+        return transactions(mark + 1, 5)
+
+    thread = threading.Thread(target=lambda: found.append(second.catch_up({0: 5}, read_too)))
+    assert first.catch_up({0: 5}, read) == {0: -1}
+    thread.join()
+    assert found == [{0: 5}]
+    assert (ids(first), second.load_mark(0)) == (list(range(6)), 5)
+    first.close()
+    second.close()
+
+
+def test_of_two_members_that_are_behind_a_third_the_second_waits_and_applies_what_is_left(place: Place) -> None:
+    """Neither has a batch that begins where the mark is, so both look where it is."""
+    goes_on = threading.Event()
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        if txn.id == 3:
+            until_waits(place, thread, goes_on)
+        note_sql(txn, db)
+
+    def apply_too(txn: waltz.Transaction, db: Any) -> None:
+        goes_on.set()
+        note_sql(txn, db)
+
+    first, second = place.view(apply, busy_timeout=60.0), place.view(apply_too, busy_timeout=60.0)
+    assert first.load_mark(0) == second.load_mark(0) == -1
+    third = place.view()
+    third.load_mark(0)
+    assert third.commit(transactions(0, 2)) == 2
+    thread = threading.Thread(target=second._commit, args=(transactions(0, 8), False))
+    assert first._commit(transactions(0, 5), False) == 5
+    thread.join()
+    assert (ids(third), third.load_mark(0)) == (list(range(9)), 8)
+    for view in (first, second, third):
+        view.close()
+
+
 # ---- idempotency keys ----------------------------------------------------------------------------------------------
 
 
