@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -559,6 +560,17 @@ async def test_leaving_waits_for_what_is_under_way() -> None:
             await client.append(0, RAW)
         with pytest.raises(waltz.ClientClosedError):
             await client.committed_mark(0)
+
+
+async def test_leaving_goes_on_as_soon_as_nothing_is_under_way() -> None:
+    """And not when the time for that is over."""
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        for send in (lambda: client.send(0, RAW), lambda: client.send_many(0, [RAW] * 50)):
+            await send()
+            assert client._appends.under_way
+            with trio.fail_after(30):
+                await client._appends.settle(math.inf)
+            assert not client._appends.under_way
 
 
 async def test_leaving_by_an_exception_does_not_wait_and_does_not_change_it(
