@@ -16,7 +16,7 @@ from waltz_core.operations.view import ServerView
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
-from waltz_core.wire.shared import Trouble
+from waltz_core.wire.shared import AccessLevel, Trouble
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_core.zookeeper.store_metadata import add_storage_node
 from waltz_core.zookeeper.znodes import ServerDescriptor, encode_server_descriptor
@@ -62,6 +62,24 @@ async def test_the_look_that_has_a_server_try_a_spare_node_says_why_it_cannot_us
                 assert not server.connectivity[spare]
                 assert "refused" in server.unusable[spare]
                 assert server.troubles == {spare: Trouble.NETWORK}
+
+
+async def test_what_a_storage_node_says_of_itself_is_kept(tmp_path: Path) -> None:
+    with trio.fail_after(60):
+        async with embedded_cluster(tmp_path, partitions=2, storage_nodes=1) as cluster:
+            settings = TlsSettings(certificate=f"{tmp_path}/tls/node.pem", key=f"{tmp_path}/tls/node.key", verify=False)
+            async with open_znode_client(cluster.znodes) as zk:
+                tool = Tool(zk, PATHS, await read_store_params(zk, PATHS), ClientTls(settings), NetLimits())
+                (node,) = (await gather(tool, certificates=False)).storages
+    assert (node.data_problem, node.admin_problem, node.foreign_key, node.untrusted) == ("", "", False, False)
+    assert node.access_level == AccessLevel.CERTIFICATES
+    assert node.process
+    assert node.clock_ms is not None
+    assert node.disk_free == node.figures["disk-free-bytes", -1]
+    assert node.disk_reserve == node.figures["disk-reserve-bytes", -1]
+    assert node.replicas is not None
+    assert sorted(node.replicas) == [0, 1]
+    assert all(replica.available and replica.state == "open" for replica in node.replicas.values())
 
 
 class Elder:
