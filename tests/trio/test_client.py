@@ -548,6 +548,17 @@ async def test_a_server_that_dies_is_replaced_without_losing_or_doubling_an_appe
         assert client.status(0).server == cluster.nodes[1].server.endpoint
 
 
+async def test_an_instrument_hears_how_many_transactions_of_which_partition_a_feed_gets() -> None:
+    watcher = Watcher()
+    async with small_cluster() as cluster, waltz.open_client(cluster.url, instrument=watcher) as client:
+        cluster.commit(1, [b"a", b"b", b"c"])
+        async with client.feed(1, after=-1) as feed:
+            assert [(await anext(feed)).id for _ in range(3)] == [0, 1, 2]
+    told = [entry for entry in watcher.told if entry[0] == "delivered"]
+    assert {entry[1] for entry in told} == {1}
+    assert sum(entry[2] for entry in told) == 3
+
+
 # ---- leaving the block ---------------------------------------------------------------------------
 
 
