@@ -339,7 +339,8 @@ async def test_the_block_is_entered_when_the_view_has_caught_up() -> None:
             assert await bank.submit(withdraw, 1, 2500, partition=0, decline="local") is not None
 
 
-async def test_progress_can_be_seen_from_outside_while_the_view_catches_up() -> None:
+async def test_progress_can_be_seen_from_outside_while_the_view_catches_up(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     view = Held(apply)
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
         cluster.commit(0, [MOVE.dumps(Move(1, 1))] * 3)
@@ -349,6 +350,7 @@ async def test_progress_can_be_seen_from_outside_while_the_view_catches_up() -> 
 
         async def use() -> None:
             async with bank:
+                assert bank.status(0).view_down is None
                 entered.set()
 
         async with trio.open_nursery() as nursery:
@@ -359,6 +361,7 @@ async def test_progress_can_be_seen_from_outside_while_the_view_catches_up() -> 
             assert (status.applied_mark, status.committed_mark, entered.is_set()) == (-1, 2, False)
             view.held = False
         assert entered.is_set()
+        assert "partition 0: the view can be reached again" in caplog.text
         with pytest.raises(RuntimeError, match="entered once"):
             await bank.__aenter__()
 
