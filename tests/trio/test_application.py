@@ -366,6 +366,26 @@ async def test_progress_can_be_seen_from_outside_while_the_view_catches_up(caplo
             await bank.__aenter__()
 
 
+class Late(Held):
+    """Its mark cannot be read at first."""
+
+    def load_mark(self, partition: int) -> int:
+        self.held = not self.held
+        if self.held:
+            raise ConnectionError("late")
+        return super().load_mark(partition)
+
+
+async def test_a_view_that_was_down_is_up_again_although_there_is_nothing_to_apply(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(Late(apply), [0]) as bank:
+            assert bank.status(0).view_down is None
+    assert "partition 0: the view can be reached again" in caplog.text
+
+
 async def test_catching_up_may_be_left_out() -> None:
     view = Held(apply)
     view.held = True
