@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -338,6 +339,10 @@ async def test_more_unsent_bytes_than_allowed_end_the_connection(nursery: trio.N
         closed = await server.machine.first(Closed)
 
     assert "too slowly" in closed.reason
+    await trio.testing.wait_all_tasks_blocked()
+    assert not [each for each in server.reports if "error in this process" in each], (
+        "the task that sends meets the end, too"
+    )
 
 
 async def test_a_reset_is_one_closed_and_later_sends_are_dropped(nursery: trio.Nursery) -> None:
