@@ -172,9 +172,14 @@ class Handed:
     __hash__ = None  # type: ignore[assignment]
 
 
-FED = st.lists(
-    st.builds(FeedData, st.sampled_from([make_req_id(1, 2, each, 0) for each in (0, 0, 1)]), INT64, INT32), max_size=8
-)
+FED_IDS = [
+    make_req_id(1, 2, 0, 0),
+    make_req_id(1, 2, 1, 0),
+    make_req_id(1, 2, 0, 0) + b"?",
+    b"",
+    make_req_id(1, 2, 0, 7),
+]
+FED = st.lists(st.builds(FeedData, st.sampled_from(FED_IDS), INT64, INT32), max_size=8)
 
 
 @given(
