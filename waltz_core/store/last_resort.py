@@ -135,10 +135,11 @@ def unsafe_recovery(
         if states[one.replica].closing_mark == UNRESOLVED and one.info.session_id >= states[one.replica].session_id
     ]
     if _goes_on(metadata, took_part):
-        # The server that has it open would go on committing with the others, and all that be cut by the next recovery.
+        # The server that has it open would go on committing with the others; the next recovery would cut all that.
         raise StorageError(
             f"nothing is to be given up: session {metadata.session_id} was opened, no recovery waits, and "
-            f"{len(took_part)} of its {len(states)} replicas are in service, with which any server goes on"
+            f"{len(took_part)} of its {len(states)} replicas are in service, with which any server goes on; if the "
+            "partition is not served, see that a server runs, and what `waltz doctor` says"
         )
     candidates = took_part or here
     if not candidates:
@@ -166,9 +167,9 @@ def unsafe_recovery(
 
 def _goes_on(metadata: PartitionMetadata, took_part: Sequence[ReplicaReport]) -> bool:
     """Whether the last session was opened, nobody has announced another one since, and a quorum of it is there."""
-    last = [one for one in metadata.replica_states if one.closing_mark == UNRESOLVED]
-    opened = any(one.session_id == metadata.session_id for one in last)
-    return opened and len(took_part) >= majority(len(metadata.replica_states))
+    states = metadata.replica_states
+    opened = any((one.closing_mark, one.session_id) == (UNRESOLVED, metadata.session_id) for one in states)
+    return opened and len(took_part) >= majority(len(states))
 
 
 def _states_of(
