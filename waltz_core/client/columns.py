@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 from typing import Any, Protocol
-from zlib import crc32
 
+from waltz_core.base.checksum import crc32
 from waltz_core.base.ids import ReqId
 from waltz_core.base.record import record
 from waltz_core.base.twins import twin

@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final, TypeAlias
-from zlib import crc32
 
+from waltz_core.base.checksum import crc32
 from waltz_core.base.errors import ProtocolError
 from waltz_core.base.log import Record
 from waltz_core.base.record import record

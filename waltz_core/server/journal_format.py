@@ -15,8 +15,8 @@ import enum
 from collections.abc import Iterator
 from struct import Struct, error
 from typing import TypeAlias
-from zlib import crc32
 
+from waltz_core.base.checksum import crc32
 from waltz_core.base.errors import CorruptionError
 from waltz_core.base.ids import ReqId
 from waltz_core.base.record import record

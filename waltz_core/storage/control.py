@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from struct import Struct
-from zlib import crc32
 
+from waltz_core.base.checksum import crc32
 from waltz_core.base.record import record
 
 NAME = "waltz-storage.ctl"

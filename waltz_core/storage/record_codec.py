@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from struct import Struct
-from zlib import crc32
 
+from waltz_core.base.checksum import crc32
 from waltz_core.base.ids import ReqId
 from waltz_core.base.log import Record
 

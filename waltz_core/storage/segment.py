@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from zlib import crc32
 
+from waltz_core.base.checksum import crc32
 from waltz_core.base.record import record
 from waltz_core.storage.record_codec import HEAD_SIZE, RECORD_SIZE_MIN, announced_size, check_record
 

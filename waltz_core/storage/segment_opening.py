@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from zlib import crc32
 
+from waltz_core.base.checksum import crc32
 from waltz_core.storage import index as index_file
 from waltz_core.storage.effects import Cut, SyncFile
 from waltz_core.storage.evidence import Evidence

@@ -6,8 +6,7 @@ finds in every record its id and its checksum.
 
 from __future__ import annotations
 
-from zlib import crc32
-
+from waltz_core.base.checksum import crc32
 from waltz_core.storage.log_files import LogFiles, Segment
 from waltz_core.storage.procedure import Procedure, read
 from waltz_core.storage.reading import locate

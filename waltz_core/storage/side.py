@@ -15,8 +15,8 @@ beside. If they differ at opening, 0.13.2 ran here in between: the mark is ignor
 from __future__ import annotations
 
 from struct import Struct
-from zlib import crc32
 
+from waltz_core.base.checksum import crc32
 from waltz_core.base.record import record
 from waltz_core.storage.control import ControlStruct
 

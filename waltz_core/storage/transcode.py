@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final, TypeAlias
-from zlib import crc32
 
+from waltz_core.base.checksum import crc32
 from waltz_core.base.record import record
 from waltz_core.base.twins import twin
 from waltz_core.storage.record_codec import HEAD_SIZE, RECORD_SIZE_MIN, encode_record

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from zlib import crc32
 
+from waltz_core.base.checksum import crc32
 from waltz_core.base.log import Record
 from waltz_core.base.outbox import Emits
 from waltz_core.store.session_notes import SourcePutAside

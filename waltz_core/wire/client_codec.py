@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct
 from typing import TypeAlias
-from zlib import crc32
 
+from waltz_core.base.checksum import crc32
 from waltz_core.base.errors import ProtocolError
 from waltz_core.base.ids import Endpoint
 from waltz_core.wire import runs

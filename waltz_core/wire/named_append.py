@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from struct import Struct
-from zlib import crc32
 
+from waltz_core.base.checksum import crc32
 from waltz_core.base.errors import ProtocolError
 from waltz_core.wire.client_messages import NamedAppendRequest
 from waltz_core.wire.lock_names import NO_NAMES, UNNAMED, name_end

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import enum
 import re
-import zlib
 from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
+from waltz_core.base.checksum import crc32
 from waltz_core.base.errors import ChecksumError, ProtocolError
 from waltz_core.base.ids import ReqId
 from waltz_core.base.log import Record, RecordHeader, SessionInfo
@@ -53,7 +53,7 @@ def short(at: int, end: int, size: int) -> ProtocolError:
 
 def checksum_of(data: bytes) -> int:
     """CRC-32 of `data` as a signed 32-bit integer, the form on the wire and on disk."""
-    return (zlib.crc32(data) ^ 0x80000000) - 0x80000000
+    return (crc32(data) ^ 0x80000000) - 0x80000000
 
 
 def verify(data: bytes, checksum: int) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from struct import Struct
 from typing import overload
-from zlib import crc32
 
+from waltz_core.base.checksum import crc32
 from waltz_core.base.errors import ProtocolError
 from waltz_core.base.log import Record, RecordHeader
 from waltz_core.base.twins import twin

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import trio
 
+from waltz_core.base.checksum import CRC32_BY
 from waltz_core.operations.diagnosis import SETTLE_MS, diagnose, notices
 from waltz_core.operations.findings import Finding
 from waltz_core.operations.view import ClusterView
@@ -46,7 +47,7 @@ async def _examine(tool: Tool, arguments: Arguments) -> int:
     for notice in notices(view):  # not among the rows of --json: they are of what is wrong
         text = f"note: {notice.cause}: {notice.evidence}\n   → {notice.command}"
         print(text, file=sys.stderr if arguments.flag("json") else sys.stdout)
-    print(f"loops over transactions here: {in_use()}", file=sys.stderr)
+    print(f"loops over transactions here: {in_use()}, CRC-32 by {CRC32_BY}", file=sys.stderr)
     return 1 if roots else 0
 
 

@@ -110,10 +110,11 @@ def parser_of_noun(noun: str) -> Parser:
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from waltz_core.base.checksum import CRC32_BY
         from waltz_speedups import in_use
         from waltz_trio.base.version import version
 
-        print(f"waltz {version() or 'of unknown version'}, loops over transactions: {in_use()}")
+        print(f"waltz {version() or 'of unknown version'}, loops over transactions: {in_use()}, CRC-32 by {CRC32_BY}")
         parser.exit()
 
 
