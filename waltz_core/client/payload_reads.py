@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 
 from waltz_core.base.edge import Level, Report
+from waltz_core.base.id_set import IdSet
 from waltz_core.base.ids import ReqId, req_sequence
 from waltz_core.base.log import Record
 from waltz_core.base.pending import Pending
@@ -68,9 +69,9 @@ class PayloadReads:
         self._out = context.out
         self._own = context.own.of(partition)
         self._link = link
-        self._wanted: set[int] = set()
+        self._wanted = IdSet()
         self._waiting: deque[range] = deque()  # none is empty
-        self._in_flight: set[int] = set()
+        self._in_flight = IdSet()
         self._ranges: Pending[tuple[range, int]] = Pending(link)  # the ids of each request for a range, and since when
         self._singles: dict[int, int] = {}  # id of each request for a single one → since when
         self._single: set[int] = set()  # ids that no range gave us
@@ -90,7 +91,7 @@ class PayloadReads:
         if isinstance(transaction_ids, range) and transaction_ids.step == 1 and wanted.isdisjoint(transaction_ids):
             fresh = [transaction_ids] if transaction_ids else []
         else:
-            fresh = _ranges(list(dict.fromkeys(each for each in transaction_ids if each not in wanted)))
+            fresh = _ranges(dict.fromkeys(each for each in transaction_ids if each not in wanted))
         for ids in fresh:
             wanted.update(ids)
         self._waiting += fresh
@@ -107,11 +108,12 @@ class PayloadReads:
 
     def forget(self, transaction_ids: Iterable[int]) -> None:
         """Nobody waits for these any longer; answers on their way are dropped."""
-        self._wanted.difference_update(transaction_ids)
+        for ids in _ranges(transaction_ids):
+            self._wanted.difference_update(ids)
 
     def link_lost(self) -> None:
         """No answer comes over the old connection any more."""
-        self._waiting.extendleft(reversed(_ranges(sorted(self._in_flight))))
+        self._waiting.extendleft(reversed(list(self._in_flight.ranges())))
         self._in_flight.clear()
         self._singles.clear()
         self._ranges.forget(lambda asked: True)
@@ -129,7 +131,7 @@ class PayloadReads:
         if transaction_id not in self._wanted:
             self.send(now)
         elif response.success:
-            self._wanted.remove(transaction_id)
+            self._wanted.discard(transaction_id)
             self._failures.pop(transaction_id, None)
             self._arrived.append((transaction_id, (response.data,)))
             if len(self._in_flight) * 2 <= self._settings.fetch_in_flight_max:
@@ -234,7 +236,8 @@ class PayloadReads:
         stop = first
         while waiting and waiting[0].start == stop and stop < first + count_max:
             ids = waiting[0][: first + count_max - stop]
-            if not (self._wanted.issuperset(ids) and self._in_flight.isdisjoint(ids) and single.isdisjoint(ids)):
+            usual = not single or single.isdisjoint(ids)
+            if not (usual and self._wanted.issuperset(ids) and self._in_flight.isdisjoint(ids)):
                 usable = sum(1 for _ in takewhile(lambda each: not self._moot(each) and each not in single, ids))
                 stop += len(self._take(usable)) if usable else 0
                 break
@@ -280,7 +283,7 @@ class PayloadReads:
             yield range(transaction_id, transaction_id + 1), asked_at
 
 
-def _ranges(ids: list[int]) -> list[range]:
+def _ranges(ids: Iterable[int]) -> list[range]:
     """The same ids in the same order, consecutive ones together."""
     made: list[range] = []
     for transaction_id in ids:
