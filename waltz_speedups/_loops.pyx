@@ -19,7 +19,10 @@ cdef extern from "Python.h":
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from zlib import crc32
+try:
+    from isal.isal_zlib import crc32  # as waltz_core.base.checksum says
+except ImportError:
+    from zlib import crc32
 
 cdef extern from *:
     """
@@ -89,9 +92,16 @@ cdef extern from *:
         WALTZ_SLOT(of, place) = value;
     }
     static inline PyObject *waltz_take(PyObject *made) { return made; }
+    /* Takes what consists of bytes, numbers and tuples of numbers alone, so that no circle leads through it, out of the collector's sight:
+       looking through each new object costs a reader more than making it. */
+    static inline PyObject *waltz_take_plain(PyObject *made) {
+        if (PyObject_IS_GC(made) && PyObject_GC_IsTracked(made)) PyObject_GC_UnTrack(made);
+        return made;
+    }
     """
     void waltz_fill(PyObject *of, Py_ssize_t place, object value)
     object waltz_take(PyObject *made)  # the reference passes on
+    object waltz_take_plain(PyObject *made)
 
 REFERENCES = {}  # name of a twin → the Python function
 
@@ -271,7 +281,7 @@ cdef object _one_append(bytes buffer, Py_ssize_t at, Py_ssize_t end, Maker maker
     waltz_fill(made, maker.places[7], checksum)
     if named:
         waltz_fill(made, maker.places[8], packed)
-    return waltz_take(made)
+    return waltz_take_plain(made)
 
 
 def cut_appends(buffer, Py_ssize_t at, Py_ssize_t limit, list out, cls, decode, bint named):
@@ -326,7 +336,7 @@ def cut_feed(buffer, Py_ssize_t at, list out, cls):
             waltz_fill(made, maker.places[0], req_id)
             waltz_fill(made, maker.places[1], transaction_id)
             waltz_fill(made, maker.places[2], header)
-            out.append(waltz_take(made))
+            out.append(waltz_take_plain(made))
         else:
             out.append(cls(req_id, transaction_id, header))
         at += 36
@@ -375,6 +385,7 @@ def hand_out(list handed, cls, partition, records, payloads, fetch, last):
     if not maker.direct or maker.count != 6 or type(records) is not list or type(payloads) not in (list, tuple):
         return REFERENCES["hand_out"](handed, cls, partition, records, payloads, fetch, last)
     count = min(PyList_GET_SIZE(records), len(payloads))
+    cdef bint plain = WALTZ_IS_INT(partition)
     for at in range(count):
         record = <object>PyList_GET_ITEM(records, at)
         header = _fed.get(record, 2)
@@ -387,8 +398,8 @@ def hand_out(list handed, cls, partition, records, payloads, fetch, last):
         waltz_fill(made, maker.places[2], header)
         waltz_fill(made, maker.places[3], req_id)
         waltz_fill(made, maker.places[4], data)
-        waltz_fill(made, maker.places[5], fetch)
-        handed.append(waltz_take(made))
+        waltz_fill(made, maker.places[5], fetch if data is None else None)
+        handed.append(waltz_take_plain(made) if plain and WALTZ_IS_BYTES(data) else waltz_take(made))
     return count
 
 

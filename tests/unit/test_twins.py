@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
 import os
 import subprocess
@@ -602,6 +603,19 @@ def test_simulated_clusters_take_the_same_way_with_and_without(twins: ModuleType
         run(f"-m tests.model.fuzz --seeds 1..2 --digests {path}", WALTZ_SPEEDUPS=speedups, PYTHONPATH=place)
         digests.append(path.read_text())
     assert digests[0] == digests[1]
+
+
+def test_what_a_feed_consists_of_is_not_looked_through_by_the_collector(twins: ModuleType) -> None:
+    frames = b"".join(
+        b"\x4d\x00\x05\x00\x00\x00\x1d\x04" + Struct(">16sqi").pack(bytes(16), number, 7) for number in range(4)
+    )
+    messages: list[Any] = []
+    assert twins.cut_feed(frames, 0, messages, FeedData) == len(frames)
+    assert [gc.is_tracked(each) for each in messages] == [False] * 4
+    handed: list[Any] = []
+    assert twins.hand_out(handed, Transaction, 0, messages, [b"a", b"", None, b"b"], handed.append, None) == 4
+    assert [gc.is_tracked(each) for each in handed] == [False, False, True, False]  # one that can reach its client
+    assert [each._fetch is None for each in handed] == [True, True, False, True]
 
 
 def test_a_switch_and_a_missing_build_say_so(twins: ModuleType, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def hand_out(
         partition: the partition of all.
         records: of a feed.
         payloads: as many, or fewer.
-        fetch: what reads a payload later.
+        fetch: what reads a payload later, for those whose payload is None.
         last: a header at which it ends: this record and those behind it are left; None = there is no such header.
 
     Returns:
@@ -56,6 +56,9 @@ def hand_out(
         header = record.header
         if header == last:
             break
-        handed.append(cls(partition, record.transaction_id, header, record.req_id, data, fetch))
+        # With the payload there, nothing is left to be read: the transaction holds on to nothing of its client.
+        handed.append(
+            cls(partition, record.transaction_id, header, record.req_id, data, fetch if data is None else None)
+        )
         count += 1
     return count

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, groupby
+from operator import attrgetter
 from types import TracebackType
 
 import trio
@@ -20,6 +21,7 @@ from waltz_trio.client.blocks import AsyncForOnly
 from waltz_trio.client.reads import Reads
 from waltz_trio.client.values import Batch, Tail, Transaction
 
+_header_of = attrgetter("header")
 _CHECKPOINT_EVERY = 64  # transactions; a task switch costs as much as handling one
 
 
@@ -263,7 +265,7 @@ class Feed(AsyncForOnly):
 
     def _parts(self, run: Sequence[FeedData]) -> Iterable[tuple[bool, int]]:
         """How many payloads in a row are to be read, or are not."""
-        if self._select is None and (self.markers or MARKER_HEADER not in [each.header for each in run]):
+        if self._select is None and (self.markers or MARKER_HEADER not in map(_header_of, run)):
             return ((True, len(run)),)
         return [(is_wanted, len(list(records))) for is_wanted, records in groupby(run, self._wants)]
 
