@@ -13,8 +13,8 @@ import attrs
 from waltz_core.base.ids import ReqId, make_req_id, req_id_parts
 from waltz_core.base.log import Record, RecordHeader, SessionInfo
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, STORAGE_PROTOCOL, Connection
+from waltz_core.wire.encoded_run import EncodedRun
 from waltz_core.wire.hello import Hello, decode_hello, encode_hello
-from waltz_core.wire.records import RecordRun
 from waltz_core.wire.shared import StackFrame
 from waltz_core.wire.table import WireProtocol
 
@@ -107,7 +107,7 @@ def _plain(protocol: WireProtocol[Any], value: Any) -> Any:
         return list(struct.unpack(">qq", value))
     if isinstance(value, UUID):
         return str(value)
-    if isinstance(value, tuple | RecordRun):
+    if isinstance(value, tuple | EncodedRun):
         return [_plain(protocol, item) for item in value]
     if isinstance(value, StackFrame):
         return {"class": value.class_name, "method": value.method, "file": value.file, "line": value.line}

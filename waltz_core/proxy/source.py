@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from waltz_core.base.contract import Tickets
-from waltz_core.base.log import Record, RecordHeader
+from waltz_core.base.log import Record
 from waltz_core.base.outbox import Emits, Outbox
 from waltz_core.base.record import record
 from waltz_core.client.calls import RecordsCarried
@@ -21,6 +21,7 @@ from waltz_core.proxy.cache import CacheData, CacheEffect, CacheIndex, CacheRead
 from waltz_core.server.data_cache import DataCache
 from waltz_core.store.session import SessionState
 from waltz_core.store.session_notes import HeadersRead, ReadFailed, RecordsRead
+from waltz_core.wire.records import headers_of
 
 _CACHED_SIZE_MAX = 1 << 20  # bytes that one read gets from the cache, as from a server
 
@@ -193,7 +194,7 @@ class UpstreamSource:
 
     def _answer(self, waiter: _Waiter, records: Sequence[Record]) -> None:
         if waiter.headers_only:
-            headers = tuple(RecordHeader(each.transaction_id, each.req_id, each.header) for each in records)
+            headers = headers_of(records)
             self._notes.put(HeadersRead(waiter.token, headers))
         else:
             self._notes.put(RecordsRead(waiter.token, records))

@@ -17,7 +17,6 @@ from __future__ import annotations
 from waltz_core.base.attempts import Attempts
 from waltz_core.base.contract import Rng
 from waltz_core.base.edge import Level, Report
-from waltz_core.base.log import RecordHeader
 from waltz_core.base.outbox import Emits, Outbox
 from waltz_core.base.record import record
 from waltz_core.server.archive import Archive, ReadAsked
@@ -27,6 +26,7 @@ from waltz_core.server.source import ReadSession, Source
 from waltz_core.store.copies import sound_part
 from waltz_core.store.session import SessionState
 from waltz_core.store.session_notes import HeadersRead, ReadFailed, RecordsRead
+from waltz_core.wire.records import headers_of
 
 ReadNote = HeadersRead | RecordsRead | ReadFailed
 
@@ -152,7 +152,7 @@ class ArchivedReads:
             self._out.put(Report(Level.INFO, f"{self._where}: it can be read again"))
         records = event.records[: asked.record_count]
         if read.headers_only:
-            headers = tuple(RecordHeader(each.transaction_id, each.req_id, each.header) for each in records)
+            headers = headers_of(records)
             self.notes.put(HeadersRead(read.token, headers))
         else:
             self.notes.put(RecordsRead(read.token, records))

@@ -19,7 +19,7 @@ from waltz_core.server.appender import Committed
 from waltz_core.server.config import PartitionConfig
 from waltz_core.server.context import FeedRead, NodeContext, ReadFor, Reply
 from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders
-from waltz_core.server.feed_cache import FeedCache, HasHeader, encode_frames
+from waltz_core.server.feed_cache import FeedCache, HasHeader, encode_frames, frames_of
 from waltz_core.server.peer import Peer
 from waltz_core.server.source import Beginning, Source
 from waltz_core.store.session_notes import HeadersRead
@@ -185,7 +185,7 @@ class Feeds:
 
     def headers_read(self, note: HeadersRead, first: int) -> None:
         """A replica has answered."""
-        self.feed.headers(first, encode_frames(first, note.headers))
+        self.feed.headers(first, frames_of(note.headers))
 
     # ---- sessions and connections ------------------------------------------------------------
 

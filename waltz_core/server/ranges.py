@@ -17,7 +17,7 @@ from typing import TypeAlias, cast
 
 from waltz_core.base.contract import Tickets
 from waltz_core.base.ids import ReqId
-from waltz_core.base.log import RECORD_OVERHEAD, Record, RecordHeader
+from waltz_core.base.log import RECORD_OVERHEAD, Record
 from waltz_core.base.turns import Shares, Turns
 from waltz_core.server.data_cache import DataCache
 from waltz_core.store.session_notes import HeadersRead, ReadFailed, RecordsRead
@@ -28,7 +28,8 @@ from waltz_core.wire.client_messages import (
     RecordRangeRequest,
     RecordRangeResponse,
 )
-from waltz_core.wire.records import RecordRun
+from waltz_core.wire.headers import HeaderRun
+from waltz_core.wire.records import RecordRun, headers_of
 
 COUNT_MAX = 1_000  # records in one answer
 SIZE_MAX = 1 << 20  # bytes of records in one answer; one larger record goes alone
@@ -175,10 +176,10 @@ class RangeReads:
         return conn, before_start(request.req_id, request.first_id, self.floor, self.where_before)
 
     def _reply(
-        self, request: RecordRangeRequest, mark: int, records: Sequence[Record] | Sequence[RecordHeader]
+        self, request: RecordRangeRequest, mark: int, records: Sequence[Record] | HeaderRun
     ) -> RecordRangeResponse | RecordHeaderRangeResponse:
         if request.headers_only:
-            headers = tuple(RecordHeader(each.transaction_id, each.req_id, each.header) for each in records)
+            headers = headers_of(records)
             return RecordHeaderRangeResponse(request.req_id, self.log_start, mark, headers)
         # A read of headers is never answered by records, nor the other way round.
         return RecordRangeResponse(request.req_id, self.log_start, mark, cast("Sequence[Record]", records))

@@ -181,7 +181,7 @@ class Serving:
             case wire.RecordListRequest() | wire.RecordRangeRequest():
                 reply(conn, wire.RecordListResponse(*ids, records))
             case wire.RecordHeaderListRequest():
-                reply(conn, wire.RecordHeaderListResponse(*ids, tuple(records.headers())))
+                reply(conn, wire.RecordHeaderListResponse(*ids, records.headers()))
 
 
 def _not_served(message: Incoming) -> StorageError:

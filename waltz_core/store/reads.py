@@ -13,6 +13,7 @@ from waltz_core.store.requests import PartitionRead, Requests
 from waltz_core.store.routes import ReadRoutes
 from waltz_core.store.session_notes import HeadersRead, ReadFailed, RecordsRead
 from waltz_core.wire import storage_messages as messages
+from waltz_core.wire.headers import HeaderRun
 
 
 class SessionReads:
@@ -55,8 +56,8 @@ class SessionReads:
         """Hand over what is in order; an answer that is not is a read that failed there."""
         self._routes.measured(read.tried[-1], now - read.asked_at)
         if isinstance(answer, messages.RecordHeaderListResponse):
-            headers = answer.record_headers[: read.count]
-            if headers and all(h.transaction_id == read.first + at for at, h in enumerate(headers)):
+            headers = HeaderRun.of(answer.record_headers)[: read.count]
+            if headers and headers.dense(read.first):
                 self._notes.put(HeadersRead(read.token, headers))
                 return
         elif isinstance(answer, messages.RecordListResponse):

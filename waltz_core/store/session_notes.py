@@ -6,9 +6,10 @@ import enum
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from waltz_core.base.log import Record, RecordHeader
+from waltz_core.base.log import Record
 from waltz_core.base.record import record
 from waltz_core.store.recovery_events import CasMetadata
+from waltz_core.wire.headers import HeaderRun
 
 
 @record
@@ -103,7 +104,7 @@ class HeadersRead:
     """Answer to `read_headers`; shorter than asked where a replica holds less."""
 
     token: int
-    headers: tuple[RecordHeader, ...]
+    headers: HeaderRun
 
 
 @record

@@ -62,6 +62,7 @@ from waltz_core.wire.client_messages import (
     TransactionDataRequest,
     TransactionDataResponse,
 )
+from waltz_core.wire.headers import header_list
 from waltz_core.wire.named_append import decode_named_append, encode_named_append
 from waltz_core.wire.primitives import (
     BOOL,
@@ -69,7 +70,6 @@ from waltz_core.wire.primitives import (
     INT32,
     INT64,
     INT_LIST,
-    RECORD_HEADER,
     REQ_ID,
     STRING,
     TEXT,
@@ -364,7 +364,7 @@ V5 = V4.plus(
     layout(35, AppendRefused, REQ_ID, INT8, INT64, INT8, INT64, INT8, INT32, INT32, STRING),
     layout(36, RecordRangeRequest, REQ_ID, INT64, INT64, INT32, INT32, BOOL),
     layout(37, RecordRangeResponse, REQ_ID, INT64, INT64, record_list(Negative.REFUSED)),
-    layout(38, RecordHeaderRangeResponse, REQ_ID, INT64, INT64, list_of(RECORD_HEADER)),
+    layout(38, RecordHeaderRangeResponse, REQ_ID, INT64, INT64, header_list(Negative.REFUSED)),
     fixed(39, LogStartRequest, "16s"),
     fixed(40, LogStartResponse, "16sqq"),
     fixed(41, SetLogStartRequest, "16sq"),

@@ -349,7 +349,7 @@ class RecordHeaderRangeResponse:
     req_id: ReqId
     log_start: int
     high_water_mark: int
-    record_headers: tuple[RecordHeader, ...]
+    record_headers: Sequence[RecordHeader]
 
 
 @record

@@ -13,14 +13,15 @@ from typing import overload
 
 from waltz_core.base.checksum import crc32
 from waltz_core.base.errors import ProtocolError
-from waltz_core.base.log import Record, RecordHeader
+from waltz_core.base.log import Record
 from waltz_core.base.twins import twin
+from waltz_core.wire.encoded_run import EncodedRun
+from waltz_core.wire.headers import HEADER_SIZE, HeaderRun
 from waltz_core.wire.primitives import RECORD_SIZE_MIN, Field, Negative, read_count, read_records, short, write_record
 
 _COUNT = Struct(">i")
 _PLACE = Struct(">28xi").unpack_from  # of a record: how long its data is
 _ID = Struct(">q").unpack_from
-_HEADER = Struct(">q16si").unpack_from
 _CHECKSUM = Struct(">I").unpack_from
 _START_SIZE = 32  # bytes of a record before its data
 _END_SIZE = 4  # and behind it
@@ -64,15 +65,15 @@ def sound_count(buffer: bytes, starts: list[int], first: int) -> int:
     return len(starts) - 1
 
 
-class RecordRun(Sequence[Record]):
-    """Records one behind the other, encoded; equal to any sequence of the same records. Never changed.
+class RecordRun(EncodedRun[Record]):
+    """Records, encoded.
 
     Args:
         encoded: the records, and nothing else.
         starts: what `cut_records` says of them.
     """
 
-    __slots__ = ("_starts", "encoded")
+    __slots__ = ("_starts",)
 
     def __init__(self, encoded: bytes, starts: list[int]) -> None:
         self.encoded = encoded
@@ -115,25 +116,14 @@ class RecordRun(Sequence[Record]):
     def __iter__(self) -> Iterator[Record]:
         return iter(read_records(self.encoded, 0, len(self.encoded), len(self))[0])
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, RecordRun):
-            return self.encoded == other.encoded
-        return tuple(self) == tuple(other) if isinstance(other, tuple | list) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        return repr(tuple(self))
-
     def sound(self, first: int) -> int:
         """How many, from the first on, have the ids `first`, `first + 1`, … and the checksum of their data."""
         return sound_count(self.encoded, self._starts, first)
 
-    def headers(self) -> list[RecordHeader]:
+    def headers(self) -> HeaderRun:
         """All but the data, which is not looked at."""
         encoded = self.encoded
-        return [RecordHeader(*_HEADER(encoded, start)) for start in self._starts[:-1]]
+        return HeaderRun(b"".join([encoded[start : start + HEADER_SIZE] for start in self._starts[:-1]]))
 
     def payloads(self, count: int) -> list[bytes]:
         """The data of the first `count`."""
@@ -150,6 +140,11 @@ class RecordRun(Sequence[Record]):
             return len(self)
         ends = (end + beside * number for number, end in enumerate(self._starts[1:], start=1))
         return max(1, sum(size <= size_max for size in ends))
+
+
+def headers_of(records: Sequence[Record] | HeaderRun) -> HeaderRun:
+    """The headers of records, if they are not headers already."""
+    return records.headers() if isinstance(records, RecordRun) else HeaderRun.of(records)
 
 
 def record_list(negative: Negative) -> Field[Sequence[Record]]:

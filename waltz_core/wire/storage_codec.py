@@ -8,6 +8,7 @@ from typing import Protocol
 
 from waltz_core.base.ids import ReqId
 from waltz_core.base.twins import twin
+from waltz_core.wire.headers import header_list
 from waltz_core.wire.primitives import (
     BOOL,
     INT8,
@@ -178,7 +179,7 @@ V0: Table[StorageMessage] = Table(
         layout(13, MaxTransactionIdRequest, *_COMMON, BOOL),
         fixed(14, MaxTransactionIdResponse, "qqiq"),
         fixed(15, RecordHeaderListRequest, "qqiqi"),
-        layout(16, RecordHeaderListResponse, *_COMMON, list_of(RECORD_HEADER, Negative.EMPTY)),
+        layout(16, RecordHeaderListResponse, *_COMMON, header_list(Negative.EMPTY)),
         fixed(17, RecordListRequest, "qqiqi"),
         layout(18, RecordListResponse, *_COMMON, record_list(Negative.EMPTY)),
     )

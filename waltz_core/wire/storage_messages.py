@@ -183,7 +183,7 @@ class RecordHeaderListResponse:
     session_id: int
     seq_num: int
     partition_id: int
-    record_headers: tuple[RecordHeader, ...]
+    record_headers: Sequence[RecordHeader]
 
 
 @record

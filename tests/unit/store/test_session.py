@@ -47,6 +47,7 @@ from waltz_core.store.session_notes import (
     Voted,
 )
 from waltz_core.wire import storage_messages as messages
+from waltz_core.wire.headers import HeaderRun
 from waltz_core.wire.shared import Condition, FailureCode, Statistic
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
@@ -496,7 +497,10 @@ def test_headers_out_of_place_are_no_answer() -> None:
     wrong = attrs.evolve(right, transaction_id=6)
     (second,), _ = desk.tell(first, messages.RecordHeaderListResponse(*COMMON, (wrong,)))
     assert isinstance(second, StorageCall)
-    assert desk.tell(second, messages.RecordHeaderListResponse(*COMMON, (right,))) == ([], [HeadersRead(5, (right,))])
+    assert desk.tell(second, messages.RecordHeaderListResponse(*COMMON, (right,))) == (
+        [],
+        [HeadersRead(5, HeaderRun.of([right]))],
+    )
 
 
 def test_nobody_is_asked_for_what_nobody_holds_or_before_the_session_is_open() -> None:
