@@ -1330,7 +1330,7 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "reads under way are forgotten with their connection",
         "client.payload_reads",
-        "        self._waiting.extendleft(reversed(_ranges(sorted(self._in_flight))))\n",
+        "        self._waiting.extendleft(reversed(list(self._in_flight.ranges())))\n",
         "",
         _READS,
     ),

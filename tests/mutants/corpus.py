@@ -640,8 +640,20 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "payload of another partition",
         "server.data_cache",
-        "self._entries.get(partition_id, {}).get(transaction_id)",
-        "next(iter(self._entries.values()), {}).get(transaction_id)",
+        "self._shelves.get(partition_id, _NOTHING)\n        at = shelf.place(transaction_id)",
+        "next(iter(self._shelves.values()), _NOTHING)\n        at = shelf.place(transaction_id)",
+    ),
+    Mutant(
+        "cached payloads joined over a gap",
+        "server.data_cache",
+        "newest.end == first and newest.size",
+        "newest.size",
+    ),
+    Mutant(
+        "headers of a replica not looked at",
+        "store.reads",
+        "if headers and headers.dense(read.first):",
+        "if headers:",
     ),
     Mutant(
         "feed continued where the client was ahead",

@@ -40,6 +40,7 @@ from waltz_core.locks.table import LockTable
 from waltz_core.server.append_queue import Append, AppendQueue, Barrier, Run, Sender, Take, cost_of
 from waltz_core.store.replica_link import Batch
 from waltz_core.wire.client_messages import NamedAppendRequest, Refusal
+from waltz_core.wire.records import NO_RECORDS, RecordRun
 from waltz_core.wire.storage_codec import encode_records
 
 
@@ -70,6 +71,7 @@ class Committed:
 
     first: int
     appends: Sequence[Append]
+    records: RecordRun  # the same, as replicas have them
 
     @property
     def last(self) -> int:
@@ -92,7 +94,7 @@ _FLIGHT_BATCHES = 16  # full batches in flight: enough for the longest way, and 
 class Flight:
     """A batch on its way."""
 
-    __slots__ = ("appends", "first", "locked", "marks", "size", "takes")
+    __slots__ = ("appends", "first", "locked", "marks", "records", "size", "takes")
 
     def __init__(self, first: int) -> None:
         self.first = first
@@ -101,6 +103,7 @@ class Flight:
         self.marks: dict[int, int] = {}  # id → estimate of its locks, where everything is explained
         self.locked = False  # some append of it has locks
         self.size = 0
+        self.records = NO_RECORDS  # once it is launched
 
     @property
     def last(self) -> int:
@@ -121,6 +124,7 @@ class Flight:
         """Keep the first appends; returns the rest."""
         rest = Flight(self.first + kept)
         rest.appends, self.appends = self.appends[kept:], self.appends[:kept]
+        rest.records, self.records = self.records[kept:], self.records[:kept]
         rest.locked = self.locked
         rest.size = sum(len(request.data) + RECORD_OVERHEAD for request in rest.appends)
         self.size -= rest.size
@@ -351,7 +355,9 @@ class Appender:
         self._flying += behind
         self.next_id = flight.last + 1
         self._flight_bytes += flight.size
-        return Batch(flight.first, len(flight.appends), encode_records(flight.first, flight.appends))
+        encoded = encode_records(flight.first, flight.appends)
+        flight.records = RecordRun.uncut(encoded, len(flight.appends))
+        return Batch(flight.first, len(flight.appends), encoded)
 
     @property
     def _full(self) -> bool:
@@ -482,7 +488,7 @@ class Appender:
             self._flight_bytes -= head.size
             self.queue.landed([(take.run.sender.client_id, take.cost) for take in head.takes])
             self.commit_mark = head.last
-            out.append(Committed(head.first, head.appends))
+            out.append(Committed(head.first, head.appends, head.records))
         assert self.commit_mark == mark
 
     def _release(self, flight: Flight, *, committed: bool = True) -> None:

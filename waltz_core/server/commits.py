@@ -303,7 +303,7 @@ class Commits:
         self.counters["successful-append"] += count
         if self.journal is not None:
             self.journal.committed(now, self._ownership.session_id, verdict.first, verdict.last)
-        self._data_cache.add(self._partition_id, verdict.first, verdict.appends)
+        self._data_cache.add(self._partition_id, verdict.first, verdict.records)
         if session is not None:
             session.committed(verdict.last)
         self._feeds.committed(now, verdict)

@@ -24,9 +24,7 @@ from waltz_core.storage.record_codec import RECORD_SIZE_MIN
 from waltz_core.storage.scanning import check_in_file, scan_file
 from waltz_core.storage.segment import HEADER_SIZE
 from waltz_core.storage.transcode import transcode_disk
-from waltz_core.wire.records import RecordRun
-
-NOTHING = RecordRun(b"", [0])
+from waltz_core.wire.records import NO_RECORDS, RecordRun
 
 
 def read_range(log: LogFiles, first: int, count: int, size_max: int) -> Procedure[tuple[RecordRun, int | None]]:
@@ -71,7 +69,7 @@ def _read_run(segment: Segment, first: int, count: int, size_max: int) -> Proced
         # Fall back to the first: an index damaged further on must not hide it.
         bounds = yield from bounds_of(segment, first, 1)
         if not index_file.plausible(bounds[:-1], segment.end):
-            return NOTHING
+            return NO_RECORDS
     number = len(bounds) - 1
     while number > 1 and bounds[number] - bounds[0] > size_max:
         number -= 1
@@ -100,7 +98,7 @@ def _read_relocated(log: LogFiles, segment: Segment, transaction_id: int) -> Pro
     """One record, found by walking over the data file because the index is unusable; empty if it is damaged."""
     place = yield from locate(log, segment, transaction_id)
     if place is None:
-        return NOTHING
+        return NO_RECORDS
     offset, size = place
     data = yield from read(segment.data_path, offset, size)
     return RecordRun(*transcode_disk(data, transaction_id, 1))

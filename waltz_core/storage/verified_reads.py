@@ -19,13 +19,13 @@ from waltz_core.storage.lane import AdminReading, Lane, RecordFaults
 from waltz_core.storage.log_files import LogFiles
 from waltz_core.storage.notes import Scrubbed
 from waltz_core.storage.procedure import DiskError, Procedure
-from waltz_core.storage.reading import NOTHING, read_range
+from waltz_core.storage.reading import read_range
 from waltz_core.storage.record_codec import RECORD_SIZE_MIN, encode_record
 from waltz_core.storage.refusals import SE, Refusal, io_refusal, not_assigned
 from waltz_core.storage.replica_files import ReplicaFiles, State
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
-from waltz_core.wire.records import RecordRun
+from waltz_core.wire.records import NO_RECORDS, RecordRun
 from waltz_core.wire.shared import FailureCode
 
 _SCRUB_SIZE_MIN = 4096  # bytes that a piece counts for at least, or a log of nothing would be scrubbed without pause
@@ -105,7 +105,7 @@ class VerifiedReads:
             records, damaged = yield from self._read_or_blame(files.opened_log, first, count, size_max)
         except DiskError as fault:
             files.report(Level.ERROR, f"transaction {first} cannot be read: {fault}")
-            records, damaged = NOTHING, first
+            records, damaged = NO_RECORDS, first
         if damaged is not None:
             self.note_fault(damaged)
         next_id = max(first, first + len(records) - 1 if damaged is None else damaged) + 1

@@ -23,6 +23,7 @@ _COUNT = Struct(">i")
 _PLACE = Struct(">28xi").unpack_from  # of a record: how long its data is
 _ID = Struct(">q").unpack_from
 _CHECKSUM = Struct(">I").unpack_from
+_SIGNED = Struct(">i").unpack_from
 _START_SIZE = 32  # bytes of a record before its data
 _END_SIZE = 4  # and behind it
 
@@ -73,14 +74,29 @@ class RecordRun(EncodedRun[Record]):
         starts: what `cut_records` says of them.
     """
 
-    __slots__ = ("_starts",)
+    __slots__ = ("_count", "_places")
 
     def __init__(self, encoded: bytes, starts: list[int]) -> None:
         self.encoded = encoded
-        self._starts = starts
+        self._count = len(starts) - 1
+        self._places: list[int] | None = starts
+
+    @classmethod
+    def uncut(cls, encoded: bytes, count: int) -> RecordRun:
+        """So many records, cut when somebody asks for one of them: a run that is only passed on never is."""
+        run = cls(encoded, [0])
+        run._count = count
+        run._places = None
+        return run
+
+    @property
+    def _starts(self) -> list[int]:
+        if self._places is None:
+            self._places = cut_records(self.encoded, 0, len(self.encoded), self._count)
+        return self._places
 
     def __len__(self) -> int:
-        return len(self._starts) - 1
+        return self._count
 
     @overload
     def __getitem__(self, at: int) -> Record: ...
@@ -89,12 +105,11 @@ class RecordRun(EncodedRun[Record]):
     def __getitem__(self, at: slice) -> RecordRun: ...
 
     def __getitem__(self, at: int | slice) -> Record | RecordRun:
-        starts = self._starts
         if isinstance(at, slice):
-            first, end, step = at.indices(len(self))
+            first, end, step = at.indices(self._count)
             assert step == 1, "a run has no gaps"
-            return self if (first, end) == (0, len(self)) else self._part(first, max(first, end))
-        number = range(len(self))[at]
+            return self if (first, end) == (0, self._count) else self._part(first, max(first, end))
+        number, starts = range(self._count)[at], self._starts
         return read_records(self.encoded, starts[number], starts[number + 1], 1)[0][0]
 
     @classmethod
@@ -102,16 +117,11 @@ class RecordRun(EncodedRun[Record]):
         """Runs that follow one another, as one."""
         if len(runs) == 1:
             return runs[0]
-        starts = [0]
-        for run in runs:
-            base = starts[-1]
-            starts += [base + start for start in run._starts[1:]]
-        return cls(b"".join([run.encoded for run in runs]), starts)
+        return cls.uncut(b"".join([run.encoded for run in runs]), sum(map(len, runs)))
 
     def _part(self, first: int, end: int) -> RecordRun:
-        base = self._starts[first]
-        starts = [start - base for start in self._starts[first : end + 1]]
-        return RecordRun(self.encoded[base : base + starts[-1]], starts)
+        starts = self._starts
+        return RecordRun.uncut(self.encoded[starts[first] : starts[end]], end - first)
 
     def __iter__(self) -> Iterator[Record]:
         return iter(read_records(self.encoded, 0, len(self.encoded), len(self))[0])
@@ -124,6 +134,11 @@ class RecordRun(EncodedRun[Record]):
         """All but the data, which is not looked at."""
         encoded = self.encoded
         return HeaderRun(b"".join([encoded[start : start + HEADER_SIZE] for start in self._starts[:-1]]))
+
+    def payload(self, number: int) -> tuple[bytes, int]:
+        """The data of one, and its checksum."""
+        start, end = self._starts[number], self._starts[number + 1] - _END_SIZE
+        return self.encoded[start + _START_SIZE : end], _SIGNED(self.encoded, end)[0]
 
     def payloads(self, count: int) -> list[bytes]:
         """The data of the first `count`."""
@@ -140,6 +155,26 @@ class RecordRun(EncodedRun[Record]):
             return len(self)
         ends = (end + beside * number for number, end in enumerate(self._starts[1:], start=1))
         return max(1, sum(size <= size_max for size in ends))
+
+    def pieces(self, size_max: int, overhead: int) -> Iterator[tuple[int, RecordRun]]:
+        """In pieces of at most `size_max` bytes, counted so, each with the place of its first record.
+
+        A larger record is in none of them.
+        """
+        starts, beside = self._starts, overhead - RECORD_SIZE_MIN
+        first = size = 0
+        for number, (start, end) in enumerate(pairwise(starts)):
+            own = end - start + beside
+            if size + own > size_max:
+                if first < number:
+                    yield first, self[first:number]
+                first, size = (number, 0) if own <= size_max else (number + 1, -own)
+            size += own
+        if first < len(self):
+            yield first, self[first:]
+
+
+NO_RECORDS = RecordRun(b"", [0])
 
 
 def headers_of(records: Sequence[Record] | HeaderRun) -> HeaderRun:

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from waltz_core.base.ids import ReqId
-from waltz_core.base.log import Record
+from waltz_core.base.log import RECORD_OVERHEAD, Record
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed_cache import FRAME_SIZE, FeedCache, encode_frames
 
@@ -57,11 +57,22 @@ def test_payloads_are_those_that_were_added(runs: list[tuple[int, int, list[int]
             record = known.setdefault((partition, number), attrs.evolve(transaction(number, size), header=partition))
             batch.append(record)
         cache.add(partition, first, batch)
+        if sum(len(record.data) + 100 for record in batch) <= bytes_max // 4:  # whatever else had to go
+            assert all(cache.peek(partition, record.transaction_id) is not None for record in batch)
     held = 0
     for (partition, number), record in known.items():
         found = cache.get(partition, number)
         assert found in (None, (record.data, record.checksum))
         held += len(record.data) if found is not None else 0
+        read = cache.run(partition, number, 7, 1_500)
+        assert list(read) == [known[partition, at] for at in range(number, number + len(read))]
+        assert len(read) <= 7
+        assert len(read) <= 1 or sum(len(one.data) + RECORD_OVERHEAD for one in read) <= 1_500
+        behind = number + len(read)
+        if read and len(read) < 7 and cache.peek(partition, behind) is not None:
+            sizes = [len(known[partition, at].data) + RECORD_OVERHEAD for at in range(number, behind + 1)]
+            assert sum(sizes) > 1_500  # it ends there for want of room alone
+        assert bool(read) == (found is not None)
     assert held <= bytes_max
     cache.forget(1)
     assert all(cache.get(partition, number) is None for partition, number in known if partition == 1)

@@ -216,16 +216,16 @@ def test_a_smaller_share_evicts() -> None:
 
 def test_the_data_cache_forgets_the_oldest_and_never_keeps_giants() -> None:
     cache = DataCache(4000)
-    records = [Record(n, REQ, 0, bytes(100), n) for n in range(20)]
+    records = [Record(n, REQ, 0, bytes(100), n) for n in range(30)]
     cache.add(3, 0, records)
     cache.add(3, 99, [Record(99, REQ, 0, bytes(2000), 0)])
-    assert cache.get(3, 19) == (bytes(100), 19)
+    assert cache.get(3, 29) == (bytes(100), 29)
     assert cache.get(3, 0) is None
     assert cache.get(3, 99) is None
     assert cache.misses == 2
-    cache.add(3, 19, records[-1:])
+    cache.add(3, 29, records[-1:])
     cache.forget(3)
-    assert cache.get(3, 19) is None
+    assert cache.get(3, 29) is None
 
 
 def test_only_the_newest_mount_speaks_for_a_client() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from waltz_core.base.ids import ReqId
@@ -73,3 +75,22 @@ def test_what_fits_counts_every_record_with_its_overhead_and_takes_the_first_in_
     assert run_of(RECORDS).fitting(size_max, 40) == count
     assert run_of(RECORDS).size(40) == 364
     assert run_of(())[:].fitting(size_max, 40) == 0
+
+
+@pytest.mark.parametrize("size_max", [0, 35, 36, 39, 75, 100, 236, 240, 10_000])
+def test_pieces_are_all_of_a_run_but_what_is_too_large(size_max: int) -> None:
+    pieces = list(run_of(RECORDS).pieces(size_max, 36))
+    assert all(piece.size(36) <= size_max for _, piece in pieces)
+    assert [one for _, piece in pieces for one in piece] == [one for one in RECORDS if len(one.data) + 36 <= size_max]
+    assert all(piece == RECORDS[first : first + len(piece)] for first, piece in pieces)
+    joinable = pairwise(pieces)
+    assert all(a + len(one) < b or one.size(36) + other[:1].size(36) > size_max for (a, one), (b, other) in joinable)
+
+
+def test_runs_that_are_joined_are_cut_when_somebody_asks() -> None:
+    run = RecordRun.joined([run_of(RECORDS[:1]), run_of(RECORDS[1:3]), run_of(RECORDS[3:])])
+    assert (len(run), run.size(36)) == (4, run_of(RECORDS).size(36))
+    assert run == RECORDS
+    assert [run.payload(at) for at in range(4)] == [(one.data, one.checksum) for one in RECORDS]
+    assert run[1:3] == RECORDS[1:3]
+    assert run.sound(7) == 4
