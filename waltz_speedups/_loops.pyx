@@ -346,19 +346,19 @@ def cut_feed(buffer, Py_ssize_t at, list out, cls):
 cdef Fields _fed = Fields("req_id", "transaction_id", "header")
 
 
-def end_of_feed(messages, Py_ssize_t at, cls):
+def end_of_run(messages, Py_ssize_t at, cls):
     cdef Py_ssize_t count
     if type(messages) is not list or not 0 <= at < PyList_GET_SIZE(messages):
-        return REFERENCES["end_of_feed"](messages, at, cls)
+        return REFERENCES["end_of_run"](messages, at, cls)
     first = _fed.get(<object>PyList_GET_ITEM(messages, at), 0)
     if type(first) is not bytes or PyBytes_GET_SIZE(first) != 16:
-        return REFERENCES["end_of_feed"](messages, at, cls)
+        return REFERENCES["end_of_run"](messages, at, cls)
     cdef Py_ssize_t begin = at
     count = PyList_GET_SIZE(messages)
     while at < count and WALTZ_TYPE(<object>PyList_GET_ITEM(messages, at)) == <PyTypeObject *>cls:
         req_id = _fed.get(<object>PyList_GET_ITEM(messages, at), 0)
         if type(req_id) is not bytes or PyBytes_GET_SIZE(req_id) != 16:
-            return REFERENCES["end_of_feed"](messages, begin, cls)
+            return REFERENCES["end_of_run"](messages, begin, cls)
         if memcmp(PyBytes_AS_STRING(req_id) + 8, PyBytes_AS_STRING(first) + 8, 4) != 0:
             break
         at += 1

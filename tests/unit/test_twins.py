@@ -135,7 +135,7 @@ def test_frames_of_clients(twins: ModuleType, stream: bytes, limit: int) -> None
         fed: list[Any] = []
         REFERENCES["cut_feed"](stream, at, fed, FeedData)
         for place in range(len(fed)):
-            same(twins, "end_of_feed", [*fed, AppendRequest], place, FeedData)
+            same(twins, "end_of_run", [*fed, AppendRequest], place, FeedData)
     patch = pytest.MonkeyPatch()
     patched = []
     for functions in (REFERENCES, vars(twins)):
@@ -196,8 +196,8 @@ def test_the_feed_of_one_partition_and_what_readers_get(
         same(twins, "mark_after", records, seen)
         same(twins, "mark_after", [attrs.evolve(record, transaction_id=at) for at, record in enumerate(records)], seen)
     for place in range(len(records)):
-        same(twins, "end_of_feed", records, place, FeedData)
-        same(twins, "end_of_feed", [*records[:place], AppendRequest, *records[place:]], 0, FeedData)
+        same(twins, "end_of_run", records, place, FeedData)
+        same(twins, "end_of_run", [*records[:place], AppendRequest, *records[place:]], 0, FeedData)
     for end in {last, *(record.header for record in records)}:
         arguments = (3, kinds[0](records), kinds[1](payloads), None, end)
         same(twins, "hand_out", [], Handed, *arguments)

@@ -10,15 +10,6 @@ from waltz_core.wire.client_messages import FeedData
 
 
 @twin
-def end_of_feed(messages: list[Any], at: int, cls: type[Any]) -> int:
-    """The place behind the messages of class `cls` from `at` on that are of the partition of the first one."""
-    key = messages[at].req_id[8:12]
-    while at < len(messages) and type(messages[at]) is cls and messages[at].req_id[8:12] == key:
-        at += 1
-    return at
-
-
-@twin
 def mark_after(run: Sequence[FeedData], seen: int) -> int:
     """The mark after a run; ids other than the next one are passed over."""
     for record in run:

@@ -18,7 +18,6 @@ from waltz_core.client.calls import MarkRead
 from waltz_core.client.cluster_port import ClusterPort
 from waltz_core.client.connections import Connections
 from waltz_core.client.context import ClientContext
-from waltz_core.client.feed_runs import end_of_feed
 from waltz_core.client.link import Kind, Link
 from waltz_core.client.partitions import Partitions
 from waltz_core.client.reads import PartitionReads
@@ -41,6 +40,7 @@ from waltz_core.wire.client_messages import (
     RecordRangeResponse,
     TransactionDataResponse,
 )
+from waltz_core.wire.runs import end_of_run
 
 _SEQUENCE_MAX = (1 << 31) - 1
 
@@ -96,7 +96,7 @@ class ServerPort:
         while at < len(messages):
             message = messages[at]
             if type(message) is FeedData:
-                end = end_of_feed(messages, at, FeedData)
+                end = end_of_run(messages, at, FeedData)
                 self._on_feed(now, link, message.req_id[8:12], typing.cast(list[FeedData], messages[at:end]))
                 at = end
             else:

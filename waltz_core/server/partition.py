@@ -19,7 +19,7 @@ data but which connection speaks for which client: it hands events on, and takes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from waltz_core.base.contract import earliest
 from waltz_core.base.edge import CloseConn, Level, Report, ZkDone, ZkFailed
@@ -52,6 +52,7 @@ from waltz_core.server.ownership import Ownership, OwnershipPhase
 from waltz_core.server.peer import Peer
 from waltz_core.server.reads import Reads
 from waltz_core.server.source import Source
+from waltz_core.server.step_budget import APPENDS
 from waltz_core.store import recovery_events as rec
 from waltz_core.store.calls import LinkDown, LinkUp, StorageAnswer, StorageFailed, StorageNews
 from waltz_core.store.session import SessionAlarm, StoreSession
@@ -73,6 +74,7 @@ from waltz_core.store.session_notes import (
 )
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.lock_count import OversizedAppend
+from waltz_core.wire.runs import end_of_run
 
 NOT_OPEN_MARK = -(2**63)
 """High-water mark reported before the first store session (Java: commitHighWaterMark)."""
@@ -252,17 +254,17 @@ class PartitionServer:
 
     def received(self, now: int, peer: Peer, batch: Sequence[messages.ClientMessage]) -> None:
         """Messages of one connection for this partition, in order."""
-        appends: list[Append] = []
-        for message in batch:
-            if type(message) is messages.AppendRequest or type(message) is messages.NamedAppendRequest:
-                appends.append(message)
+        at = 0
+        while at < len(batch):
+            message = batch[at]
+            if type(message) not in APPENDS:
+                self._on_message(now, peer, message)
+                at += 1
                 continue
-            if appends:
-                self._intake.appends(now, peer, appends, mounted=self._members.speaks(peer))
-                appends = []
-            self._on_message(now, peer, message)
-        if appends:
+            end = end_of_run(batch, at, type(message))
+            appends = cast("list[Append]", batch[at:end])
             self._intake.appends(now, peer, appends, mounted=self._members.speaks(peer))
+            at = end
 
     def _on_message(self, now: int, peer: Peer, message: messages.ClientMessage | OversizedAppend) -> None:
         match message:

@@ -18,8 +18,10 @@ from waltz_core.server.context import NodeContext
 from waltz_core.server.refusals import refusal
 from waltz_core.server.server_requests import SERVER_MESSAGES
 from waltz_core.server.source import ServedPartitions
+from waltz_core.server.step_budget import APPENDS
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.client_codec import EXTENDED
+from waltz_core.wire.runs import end_of_run
 
 _REFUSALS_REPORTED = 20  # different ones of one connection
 
@@ -50,11 +52,23 @@ class Requests:
             conn.client_id = req_client(batch[0].req_id)
         run: Batch = []
         run_key = b""
-        for message in batch:
+        at = 0
+        while at < len(batch):
             if conn.closing:
                 return
+            message = batch[at]
             key = message.req_id[8:12]  # the partition id, undecoded: it is the same for whole runs
             kind = type(message)
+            if kind in APPENDS:
+                if key != run_key:
+                    self._deliver(now, conn, run)
+                    run = []
+                    run_key = key
+                end = end_of_run(batch, at, kind)
+                run += batch[at:end]
+                at = end
+                continue
+            at += 1
             if kind in SERVER_MESSAGES:
                 self._deliver(now, conn, run)
                 run = []

@@ -6,7 +6,7 @@ frame by itself, and says what is wrong with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any
 
@@ -108,4 +108,13 @@ def cut_feed(buffer: bytes, at: int, out: list[Any], cls: type[Any]) -> int:
             break
         append(cls(req_id, transaction_id, header))
         at += _FEED_SIZE
+    return at
+
+
+@twin
+def end_of_run(messages: Sequence[Any], at: int, cls: type[Any]) -> int:
+    """The place behind the messages of class `cls` from `at` on that are of the partition of the first one."""
+    key = messages[at].req_id[8:12]
+    while at < len(messages) and type(messages[at]) is cls and messages[at].req_id[8:12] == key:
+        at += 1
     return at
