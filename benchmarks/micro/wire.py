@@ -89,13 +89,8 @@ def main() -> None:
     print(f"encode_frames                           {best(lambda: encode_frames(0, RECORDS)):6.2f} us")
     print(f"encode_run, per record                  {best(lambda: storage_codec.encode_records(0, RECORDS)):6.2f} us")
     batch = storage_codec.encode_records(0, RECORDS)
-    out = bytearray()
-    storage_codec.encode_append(out, 1, 2, 3, COUNT, batch, False, version=1)
-    print(
-        f"encode_append, whole batch              "
-        f"{best(lambda: storage_codec.encode_append(bytearray(), 1, 2, 3, COUNT, batch, False, version=1), 1):6.2f} us"
-    )
-    node, frames = storage(), bytes(out)
+    head, tail = storage_codec.append_around(1, 2, 3, COUNT, len(batch), False, version=1)
+    node, frames = storage(), head + batch + tail
     print(f"decode storage AppendRequest, per record{best(lambda: node.receive(frames, [])):6.2f} us")
 
 

@@ -474,8 +474,8 @@ class ClientPort:
 
     def _send(self, conn: ClientConn) -> None:
         if conn.out:
-            self._out.put(Send(conn.conn, bytes(conn.out)))
-            conn.out.clear()
+            self._out.put(Send(conn.conn, conn.out))
+            conn.out = bytearray()
 
     # ---- once per step -----------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from waltz_core.wire.connection import STORAGE_PROTOCOL
 from waltz_core.wire.dialer import Dialer, DialerEffect, DialState
 from waltz_core.wire.port_session import PortSession
 from waltz_core.wire.shared import Trouble
-from waltz_core.wire.storage_codec import encode_append
+from waltz_core.wire.storage_codec import append_around
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -173,16 +173,12 @@ class StoragePool:
         """Send an append."""
         seq = self._take(now, call.ticket)
         if seq is not None:
-            encode_append(
-                self._dialer.buffer,
-                call.session_id,
-                seq,
-                call.partition_id,
-                call.batch.count,
-                call.batch.encoded,
-                False,
-                version=self._dialer.codec,
+            batch, version = call.batch, self._dialer.codec
+            size = len(batch.encoded)
+            head, tail = append_around(
+                call.session_id, seq, call.partition_id, batch.count, size, False, version=version
             )
+            self._dialer.pass_on(head, batch.encoded, tail)
 
     def dialed(self, now: int) -> None:
         """The connection stands."""

@@ -39,6 +39,7 @@ from waltz_core.base.edge import CloseConn, Dial, Level, Port, Report, Send
 from waltz_core.base.errors import HandshakeError, NoCommonVersionError, ProtocolError
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.outbox import Emits
+from waltz_core.wire.frame import LARGE
 from waltz_core.wire.port_session import PortSession, PortState
 from waltz_core.wire.shared import Trouble
 
@@ -179,11 +180,20 @@ class Dialer(Generic[M]):
         assert self.session is not None
         self.session.encode_into(message, self.buffer)
 
+    def pass_on(self, *pieces: bytes) -> None:
+        """Gather what is encoded already; the peer is READY. A large piece is handed over as it is, never copied."""
+        for piece in pieces:
+            if len(piece) < LARGE or self.conn is None:
+                self.buffer += piece
+            else:
+                self.flush()
+                self._out.put(Send(self.conn, piece))
+
     def flush(self) -> None:
         """Hand over what was gathered, as one piece."""
         if self.buffer and self.conn is not None:
-            self._out.put(Send(self.conn, bytes(self.buffer)))
-            self.buffer.clear()
+            self._out.put(Send(self.conn, self.buffer))
+            self.buffer = bytearray()
 
     def give_up(self, reason: str, kind: Trouble = Trouble.NETWORK) -> None:
         """End the connection, behind what was gathered for it."""

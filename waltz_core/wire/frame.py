@@ -16,7 +16,7 @@ HELLO_VERSION = 0
 HELLO_SIZE_MAX = 65536  # a greeting is some thirty bytes; no peer may make us gather more before it
 
 FRAME_SIZE_MAX_STORAGE = 1 << 30
-_LARGE = 16_384  # bytes from which on a piece of a frame is kept by itself: an object costs little beside it
+LARGE = 16_384  # bytes from which on a piece is kept by itself, and not copied: an object costs little beside it
 
 
 def frame(magic: int, version: int, body: bytes = b"") -> bytes:
@@ -41,7 +41,7 @@ class Gatherer:
     __slots__ = ("_kept", "_pieces", "_small", "_wanted")
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []  # each of `_LARGE` bytes or more
+        self._pieces: list[bytes] = []  # each of `LARGE` bytes or more
         self._small = bytearray()  # what came behind them
         self._kept = 0  # bytes of both
         self._wanted = HEADER_SIZE  # bytes with which something new can be decided
@@ -65,7 +65,7 @@ class Gatherer:
 
     def _hold(self, data: bytes | bytearray | memoryview) -> None:
         self._kept += len(data)
-        if len(data) < _LARGE:
+        if len(data) < LARGE:
             self._small += data
             return
         if self._small:

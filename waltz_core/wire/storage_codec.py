@@ -133,7 +133,7 @@ class HasRecord(Protocol):
 def encode_records(first: int, appends: Sequence[HasRecord]) -> bytes:
     """The records `first`, `first + 1`, … of an append.
 
-    Encoded once per batch; `encode_append` sends them to every replica.
+    Encoded once per batch, whose bytes then go to every replica.
     """
     start, int32 = _RECORD_START.pack, _INT.pack
     parts: list[bytes] = []
@@ -143,21 +143,18 @@ def encode_records(first: int, appends: Sequence[HasRecord]) -> bytes:
     return b"".join(parts)
 
 
-def encode_append(
-    out: bytearray,
-    session_id: int,
-    seq_num: int,
-    partition_id: int,
-    count: int,
-    encoded_records: bytes,
-    offline: bool,
-    *,
-    version: int,
-) -> None:
-    """Append the frame of one AppendRequest to `out`; `version` is the negotiated one of that connection."""
-    out += _APPEND_FRAME.pack(MAGIC, version, 26 + len(encoded_records), 6, session_id, seq_num, partition_id, count)
-    out += encoded_records
-    out.append(1 if offline else 0)
+def append_around(
+    session_id: int, seq_num: int, partition_id: int, count: int, size: int, offline: bool, *, version: int
+) -> tuple[bytes, bytes]:
+    """What stands before and behind the records in the frame of one AppendRequest.
+
+    Args:
+        count: of records.
+        size: bytes of them, encoded.
+        version: the negotiated one of that connection.
+    """
+    head = _APPEND_FRAME.pack(MAGIC, version, 26 + size, 6, session_id, seq_num, partition_id, count)
+    return head, b"\x01" if offline else b"\x00"
 
 
 # ---- tables ----------------------------------------------------------------------------------

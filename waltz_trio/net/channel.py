@@ -19,6 +19,7 @@ from trio.lowlevel import notify_closing, wait_readable, wait_writable
 
 from waltz_core.base.edge import Closed, Received, Writable
 from waltz_core.base.record import record
+from waltz_core.wire.frame import LARGE
 from waltz_trio.base.forks import keep_from_child
 from waltz_trio.net.arrivals import Arrivals
 from waltz_trio.net.ends import EndWatch
@@ -220,7 +221,7 @@ class Channel:
 
     def send(self, data: bytes | bytearray) -> None:
         """Append to the out-buffer; dropped silently when the connection is ending."""
-        if self._state is _State.OPEN:
+        if data and self._state is _State.OPEN:
             self._chunks.append(data)
             self._unsent += len(data)
             self._touch()
@@ -269,13 +270,10 @@ class Channel:
                 if self._cipher:
                     self._cipher = self._cipher[pipe.sock.send(self._cipher) :]
                     continue
-                if not self._plain:
-                    if not self._chunks:
-                        self._unsent = 0
-                        return True
-                    chunks, self._chunks = self._chunks, []
-                    self._plain = memoryview(chunks[0] if len(chunks) == 1 else b"".join(chunks))
-                self._unsent -= self._encrypt()
+                if not self._plain and not self._chunks:
+                    self._unsent = 0
+                    return True
+                self._encrypt()
                 self._cipher = memoryview(pipe.outgoing.read())
         except (BlockingIOError, ssl.SSLWantReadError):
             return False
@@ -284,14 +282,30 @@ class Channel:
             self._drop()
             return True
 
-    def _encrypt(self) -> int:
-        """Encrypt one slice; return its size."""
-        size = min(len(self._plain), _SLICE)
-        at = 0
-        while at < size:
-            at += self._pipe.tls.write(self._plain[at:size])
-        self._plain = self._plain[size:]
-        return size
+    def _encrypt(self) -> None:
+        """Encrypt one slice, which goes out together."""
+        size = 0
+        while size < _SLICE:
+            if not self._plain:
+                if not self._chunks:
+                    return
+                self._plain = self._next_plain()
+            taken = self._pipe.tls.write(self._plain[: _SLICE - size])
+            self._plain = self._plain[taken:]
+            self._unsent -= taken
+            size += taken
+
+    def _next_plain(self) -> memoryview:
+        """The chunk that comes next: small ones together, a large one by itself, as to join it would be a copy."""
+        chunks, count = self._chunks, 1
+        if len(chunks) > 1 and len(chunks[0]) < LARGE:
+            while count < len(chunks) and len(chunks[count]) < LARGE:
+                count += 1
+        if count == len(chunks):
+            self._chunks = []
+        else:
+            chunks, self._chunks = chunks[:count], chunks[count:]
+        return memoryview(chunks[0] if count == 1 else b"".join(chunks))
 
     def _keep(self) -> None:
         """Take a copy of what cannot go out now, where the sender might reuse its buffer."""

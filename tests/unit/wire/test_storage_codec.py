@@ -9,7 +9,7 @@ from waltz_core.base.ids import make_req_id
 from waltz_core.base.log import Record, SessionInfo
 from waltz_core.wire.connection import STORAGE_PROTOCOL
 from waltz_core.wire.shared import Cause, Condition, FailureCode, SuspectRange
-from waltz_core.wire.storage_codec import encode_append, encode_records
+from waltz_core.wire.storage_codec import append_around, encode_records
 from waltz_core.wire.storage_messages import AppendRequest, FailureResponse, LastSessionInfoResponse
 
 
@@ -19,9 +19,9 @@ from waltz_core.wire.storage_messages import AppendRequest, FailureResponse, Las
 def test_records_encoded_once_make_the_same_frame_for_every_replica(version: int, count: int, offline: bool) -> None:
     records = tuple(Record(at, make_req_id(1, 2, 3, at), -at, bytes(at), 7) for at in range(count))
     connection = opened(STORAGE_PROTOCOL, version)
-    out = bytearray(b"before")
-    encode_append(out, 8, 9, 10, count, encode_records(0, records), offline, version=version)
-    assert out[6:] == encoded(connection, [AppendRequest(8, 9, 10, records, offline)])
+    body = encode_records(0, records)
+    head, tail = append_around(8, 9, 10, count, len(body), offline, version=version)
+    assert head + body + tail == encoded(connection, [AppendRequest(8, 9, 10, records, offline)])
 
 
 def test_what_codec_0_cannot_say_arrives_as_unknown() -> None:
