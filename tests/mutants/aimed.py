@@ -710,6 +710,20 @@ AIMED: tuple[Mutant, ...] = (
         _NETS,
     ),
     Mutant(
+        "a large chunk overtakes what waits before it",
+        "waltz_trio.net.channel",
+        "chunks, self._chunks = chunks[:count], chunks[count:]",
+        "chunks, self._chunks = chunks[-count:], chunks[:-count]",
+        _NETS,
+    ),
+    Mutant(
+        "a large piece overtakes the head of its frame",
+        "wire.dialer",
+        "                self.flush()\n                self._out.put(Send(self.conn, piece))\n",
+        "                self._out.put(Send(self.conn, piece))\n",
+        ("tests/unit/wire/test_dialer.py",),
+    ),
+    Mutant(
         "a sender that was held back is never let go",
         "waltz_trio.net.channel",
         "        if self._paused and self._state is _State.OPEN:\n            self._paused = False\n",

@@ -16,6 +16,7 @@ from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_codec import VERSIONS
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
 from waltz_core.wire.dialer import Dialer, DialerEffect, DialState
+from waltz_core.wire.frame import LARGE
 from waltz_core.wire.hello import Hello, encode_hello
 from waltz_core.wire.port_session import PortSession
 from waltz_core.wire.shared import Trouble
@@ -101,6 +102,20 @@ def test_a_connection_from_the_dial_to_the_first_answer() -> None:
     dialer.send(QUESTION)
     assert bench.take() == [Send(-1, bench.framed(QUESTION) * 2)]
     assert bench.say(ANSWER, ANSWER) == [ANSWER, ANSWER]
+
+
+def test_large_pieces_are_handed_over_as_they_are_in_their_order() -> None:
+    bench = Bench().ready()
+    large, larger, small = bytes(LARGE), bytes(LARGE + 1), bytes(LARGE - 1)
+    bench.dialer.send(QUESTION)
+    bench.dialer.pass_on(b"head", large, b"tail")
+    bench.dialer.pass_on(larger, small)
+    bench.dialer.send(QUESTION)
+    sent = bench.take()
+    question = bench.framed(QUESTION)
+    assert sent == [Send(-1, data) for data in (question + b"head", large, b"tail", larger, small + question)]
+    passed_on = [each.data for each in sent[1::2] if isinstance(each, Send)]
+    assert list(map(id, passed_on)) == [id(large), id(larger)]
 
 
 def test_what_a_step_gathered_leaves_before_the_connection_is_closed_and_nothing_is_taken_any_more() -> None:
