@@ -51,12 +51,11 @@ class Feed(AsyncForOnly, Delivery):
         self._portal.check_own()
         check_loop()
         if self._advance():
-            try:
-                batch = await call(self._portal, self._feed._next_batch, ask_max)
-            finally:
-                self._pass_markers()
-            self._ready.extend(_Delivered(self._portal, transaction) for transaction in batch)
+            await call(self._portal, self._fill, ask_max)
         return self._hand_out(count_max)
+
+    def _outside(self, transaction: Transaction) -> Transaction:
+        return _Delivered(self._portal, transaction)
 
 
 class Batches(AsyncForOnly):

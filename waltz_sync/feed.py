@@ -27,13 +27,6 @@ class _Delivered(Transaction):
         raise TypeError("this transaction is read in a plain thread; write: feed.fetch(txn)")
 
 
-def _delivered(batch: Batch) -> Batch:
-    return Batch(
-        batch.partition,
-        tuple(_Delivered(t.partition, t.id, t.header, t.req_id, t._data, t._fetch) for t in batch.transactions),
-    )
-
-
 class Delivery:
     """What has crossed from the Trio thread and is not handed out, and the mark behind it; for threads and asyncio."""
 
@@ -75,10 +68,18 @@ class Delivery:
             self._mark, self._holding = self._holding, None
         return not self._ready
 
-    def _pass_markers(self) -> None:
-        """A question has ended; the feed may have passed over some."""
-        if self._feed._mark is not None:
-            self._mark = self._feed._mark
+    async def _fill(self, count_max: int) -> None:
+        """In the Trio thread: what comes next is kept, also where the caller was interrupted and has it later."""
+        try:
+            batch = await self._feed._next_batch(count_max)
+        finally:
+            if self._feed._mark is not None:
+                self._mark = self._feed._mark  # it may have passed over markers
+        self._ready.extend(map(self._outside, batch))
+
+    def _outside(self, transaction: Transaction) -> Transaction:
+        """As it is handed out: outside of the Trio thread."""
+        raise NotImplementedError
 
     def _hand_out(self, count_max: int) -> Batch:
         ready = self._ready
@@ -137,12 +138,12 @@ class Feed(Delivery):
     def _next_batch(self, count_max: int, ask_max: int, timeout: float | None) -> Batch:
         self._portal.check()
         if self._advance():
-            try:
-                batch = self._portal.call(self._feed._next_batch, timeout, _LATE, ask_max)
-            finally:
-                self._pass_markers()
-            self._ready.extend(_delivered(batch))
+            self._portal.call(self._fill, timeout, _LATE, ask_max)
         return self._hand_out(count_max)
+
+    def _outside(self, transaction: Transaction) -> Transaction:
+        t = transaction
+        return _Delivered(t.partition, t.id, t.header, t.req_id, t._data, t._fetch)
 
 
 class Batches:

@@ -176,6 +176,30 @@ def test_a_time_out_ends_the_call_and_the_client_goes_on(cluster: ClusterThread)
     run(cluster, body)
 
 
+def test_a_cancellation_that_meets_an_arrival_leaves_it_to_who_reads_on(cluster: ClusterThread) -> None:
+    async def body(client: waltz.Client) -> None:
+        before, portal = await client.committed_mark(3), client._portal
+        async with client.feed(3, after=before) as feed:
+            held = set(portal._waiting)
+            reading = asyncio.ensure_future(anext(feed))
+            await asyncio.sleep(0)
+            # The loop stands still until the transaction is there, so that it hears of the cancellation first.
+            appended, _ = portal.task(lambda: client._client.append(3, waltz.Append("met", TEXT)))
+            assert appended.result() == before + 1
+            while portal._waiting - held:
+                pass
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            assert feed.mark == before
+            await client.append(3, waltz.Append("next", TEXT))
+            assert (await anext(feed)).load(TEXT) == "met"
+            assert (await anext(feed)).load(TEXT) == "next"
+            assert feed.mark == before + 1
+
+    run(cluster, body)
+
+
 def test_a_cancelled_task_waits_until_nothing_goes_on_behind_it_and_says_what_for(
     cluster: ClusterThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from types import CodeType, ModuleType
 import attrs
 
 ROOT = Path(__file__).parent.parent.parent
-_PACKAGES = ("waltz_trio", "waltz_sync", "waltz_spark", "waltz_dcb")
+_PACKAGES = ("waltz_trio", "waltz_sync", "waltz_asyncio", "waltz_spark", "waltz_dcb")
 
 
 class DoesNotApplyError(Exception):

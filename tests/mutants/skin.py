@@ -840,6 +840,13 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/sync/test_client.py",),
     ),
     Mutant(
+        "what arrives together with a cancellation is lost to the feed",
+        "waltz_asyncio.feed",
+        "            await call(self._portal, self._fill, ask_max)\n",
+        "            try:\n                await call(self._portal, self._fill, ask_max)\n            except BaseException:\n                self._ready.clear()\n                raise\n",
+        ("tests/aio/test_asyncio.py",),
+    ),
+    Mutant(
         "a znode that holds null ends a tool by an error of its own",
         "waltz_trio.zk.admin",
         '        return decode(data or b"")\n    except',

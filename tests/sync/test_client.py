@@ -8,7 +8,7 @@ import contextvars
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +285,25 @@ def test_a_feed_goes_on_after_a_time_out(client: waltz.Client) -> None:
             except TimeoutError:
                 continue
         assert (found.load(TEXT), feed.mark) == ("now", mark)
+
+
+def test_an_interrupt_that_meets_an_arrival_leaves_it_to_who_reads_on(
+    client: waltz.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(future: Future[Any], seconds: float) -> None:
+        future.result()
+        raise KeyboardInterrupt
+
+    first = client.append(2, waltz.Append("met", TEXT))
+    with client.feed(2, after=first - 1) as feed:
+        with monkeypatch.context() as patched:
+            patched.setattr(client._portal, "patient_result", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(feed)
+        assert feed.mark == first - 1
+        client.append(2, waltz.Append("next", TEXT))
+        assert next(feed).load(TEXT) == "met"
+        assert next(feed).load(TEXT) == "next"
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), True, "2"])
