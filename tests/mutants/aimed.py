@@ -39,6 +39,7 @@ _ATTEMPTS = ("tests/unit/base/test_attempts.py",)
 _READS = ("tests/unit/client/test_reads.py", "tests/unit/client/test_ranges.py")
 _OWN_PAYLOADS = ("tests/unit/client/test_own_payloads.py", "tests/unit/client/test_world.py")
 _EVENTS = ("tests/dcb/test_specification.py", "tests/dcb/test_simulated.py")
+_EVENT_FRONTS = ("tests/dcb/test_fronts.py",)
 _EVENT_LOCKS = ("tests/dcb/test_locks.py",)
 _GATEWAY = ("tests/unit/gateway/test_keyed.py",)
 _MERKLE = ("tests/unit/operations/test_merkle.py", "tests/unit/operations/test_transparency.py")
@@ -1460,6 +1461,20 @@ AIMED: tuple[Mutant, ...] = (
         "({' AND '.join(parts) or '1 = 1'})",
         "({' OR '.join(parts) or '1 = 1'})",
         _EVENTS,
+    ),
+    Mutant(
+        "a read of a store misses what was committed before it",
+        "waltz_dcb.store",
+        "        fresh: bool = True,\n",
+        "        fresh: bool = False,\n",
+        _EVENT_FRONTS,
+    ),
+    Mutant(
+        "the head of a read is in front of the last event of the largest append",
+        "waltz_dcb.events",
+        "(mark + 1) * EVENTS_MAX - 1",
+        "(mark + 1) * EVENTS_MAX - 2",
+        _EVENT_FRONTS,
     ),
     # ---- sealing --------------------------------------------------------------------------------------------------
     Mutant(
