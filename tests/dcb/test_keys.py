@@ -82,8 +82,15 @@ async def test_keys_are_remembered_by_a_view_that_is_opened_again_or_made_anew(
 
 def test_a_payload_without_a_key_is_what_it_was_before_there_were_keys() -> None:
     assert PAYLOAD.dumps(payload_of([PAID])) == b'[{"type":"Paid","data":"MzA=","tags":["account:7"]}]'
+    assert HEADER == 0x444342, "all that is in the log of a store has it"
     keyed = PAYLOAD.dumps(payload_of([PAID], "order-1"))
     assert PAYLOAD.loads(keyed) == PAYLOAD.loads(PAYLOAD.dumps(payload_of([PAID])))
+
+
+def test_equal_events_are_equal_bytes_in_every_process() -> None:
+    """Or a repeated append would be one of other events: the order of a set differs from process to process."""
+    data = PAYLOAD.dumps(payload_of([Event("A", tags=list("fedcba"))]))
+    assert data == b'[{"type":"A","data":"","tags":["a","b","c","d","e","f"]}]'
 
 
 @pytest.mark.parametrize("view", [waltz_dcb.sqlite_view, waltz_dcb.postgres_view, waltz_dcb.mysql_view])

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltz_core.base.ids import ReqId
+from waltz_core.base.lock import Lock
 from waltz_dcb import Event, Query, QueryItem
 from waltz_dcb.events import HEADER, PAYLOAD, payload_of
 from waltz_dcb.locks import locks_looked_at, locks_taken
@@ -44,6 +45,37 @@ def test_what_has_nothing_in_common_does_not_conflict() -> None:
     looked_at = locks_looked_at(Query(QueryItem(["Subscribed"], ["course:c1"])), lambda tag: 0)
     for other in (Event("Subscribed", tags=["course:c2"]), Event("Renamed", tags=["course:c1"]), Event("Subscribed")):
         assert set(looked_at).isdisjoint(locks_taken([other])), other
+
+
+def test_every_program_and_version_takes_the_same_locks() -> None:
+    """Or two that append to one log at the same time would not see each other."""
+    event, of_all = Event("Subscribed", tags=["student:s1", "course:c1"]), Lock("dcb.all", 0)
+    of_type, of_tag = Lock("dcb.type", 2721433652020866132), Lock("dcb.tag", 4156114811405375787)
+    of_both = Lock("dcb.type+tag", -6003633969191225663)
+    others = [Lock("dcb.tag", -3777047473036296417), Lock("dcb.type+tag", -1117401605647166842)]
+    assert locks_taken([event]) == [of_all, of_type, of_tag, of_both, *others]
+    for query, looked_at in (
+        (Query.all(), of_all),
+        (Query(QueryItem(["Subscribed"])), of_type),
+        (Query(QueryItem(tags=["course:c1"])), of_tag),
+        (Query(QueryItem(["Subscribed"], ["course:c1"])), of_both),
+    ):
+        assert locks_looked_at(query, lambda tag: 0) == [looked_at]
+
+
+def test_the_locks_of_an_event_have_one_order() -> None:
+    tags = [f"tag {number}" for number in range(9)]
+    assert locks_taken([Event("A", tags=tags)])[2::2] == [
+        lock for tag in tags for lock in locks_looked_at(Query(QueryItem(tags=[tag])), lambda tag: 0)
+    ]
+
+
+def test_queries_are_equal_where_their_items_are() -> None:
+    item, other = QueryItem(["A"], ["x"]), QueryItem(["A"], ["y"])
+    assert Query(item, other) == Query(QueryItem(["A"], ["x"]), other)
+    assert hash(Query(item)) == hash(Query(QueryItem(["A"], ["x"])))
+    assert Query(item) != Query(other)
+    assert Query(item) != item
 
 
 def transactions(appends: list[list[Event]]) -> Iterator[Transaction]:

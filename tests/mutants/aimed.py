@@ -1476,6 +1476,20 @@ AIMED: tuple[Mutant, ...] = (
         "(mark + 1) * EVENTS_MAX - 2",
         _EVENT_FRONTS,
     ),
+    Mutant(
+        "an append that is repeated by another process is one of other events",
+        "waltz_dcb.events",
+        "tuple(sorted(event.tags))",
+        "tuple(event.tags)",
+        ("tests/dcb/test_keys.py",),
+    ),
+    Mutant(
+        "a store takes other locks than the release before it",
+        "waltz_dcb.locks",
+        'digest[:8], "big"',
+        'digest[:8], "little"',
+        _EVENT_LOCKS,
+    ),
     # ---- sealing --------------------------------------------------------------------------------------------------
     Mutant(
         "leaves and nodes of a tree have the same hashes",
