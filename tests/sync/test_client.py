@@ -19,6 +19,7 @@ import waltz_sync as waltz
 from tests.sync.conftest import ClusterThread
 from waltz_sync.held import Held
 from waltz_sync.portal import Portal
+from waltz_testing import running_cluster
 
 TEXT = waltz.Utf8()
 REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("REQUEST", default="none")
@@ -270,6 +271,47 @@ def test_after_a_time_out_the_outcome_can_be_had_from_a_pending(cluster: Cluster
     found = texts(client, 0, before, mark - before) if mark > before else []
     assert found.count("meanwhile") == (receipt is not None)
     assert receipt is None or found[receipt - before - 1] == "meanwhile"
+
+
+def test_whatever_waits_says_after_its_time_what_that_means() -> None:
+    view = waltz.DictView[Any](count)
+    with (
+        running_cluster(partitions=2) as cluster,
+        waltz.open_client(cluster.url) as client,
+        client.materialize(view, [0], timeout=60) as app,
+        client.feed(1, after=-1, prefetch=0) as feed,
+    ):
+        client.append(1, waltz.Append("x", TEXT))
+        txn = next(feed)
+        cluster.kill_server()
+        while client.status(1).phase is waltz.Phase.MOUNTED:
+            with pytest.raises(TimeoutError):
+                client.committed_mark(1, timeout=0.01)
+        append = waltz.Append("y", TEXT)
+        now: dict[str, Any] = {"timeout": 0.01}
+        many = client.send_many(1, [append])
+        calls: list[tuple[Callable[[], object], str]] = [
+            (lambda: client.ready(**now), "not every partition is mounted"),
+            (lambda: client.read(1, 0, 0, **now), "not all of them could be read"),
+            (lambda: client.append_many(1, [append], **now), "the outcomes are unknown"),
+            (lambda: many.outcomes(**now), "some outcomes are unknown yet"),
+            (lambda: next(feed.batches(5, **now)), "no further transaction has come"),
+            (lambda: feed.fetch(txn, **now), "the payload has not come"),
+            (lambda: app.caught_up(**now), "the view has not caught up"),
+            (lambda: app.read(dict, partition=0, fresh=True, **now), "the state could not be read"),
+            (lambda: app.submit_many(add, [("z",)], partition=0, **now), "some submits have no outcome"),
+        ]
+        for call, text in calls:
+            with pytest.raises(TimeoutError, match=f"after 0.01 s: {text}"):
+                call()
+        client._client._appends._send_window = 1  # less than is under way
+        for call, text in (
+            (lambda: client.send(1, append, **now), "nothing was appended"),
+            (lambda: client.send_many(1, [append], **now), "the outcomes are unknown"),
+        ):
+            with pytest.raises(TimeoutError, match=f"after 0.01 s: {text}"):
+                call()
+        cluster.restart_server()
 
 
 def test_a_feed_goes_on_after_a_time_out(client: waltz.Client) -> None:

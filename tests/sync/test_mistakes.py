@@ -109,6 +109,53 @@ def test_a_call_that_cannot_work_says_why(
         front(waltz_trio.DictView(lambda txn, state: None), use)
 
 
+OPTIONS: list[tuple[Use, type[Exception], str]] = [
+    (lambda client, app: client.append(1, something(None), based_on=True), TypeError, "based_on is a whole"),
+    (lambda client, app: client.send(1, something(None), based_on=True), TypeError, "based_on is a whole"),
+    (lambda client, app: client.append_many(1, [something(None)], based_on=True), TypeError, "based_on is a whole"),
+    (lambda client, app: client.send_many(1, [something(None)], based_on=True), TypeError, "based_on is a whole"),
+    (lambda client, app: client.feed(1, after=-1, prefetch=-1), ValueError, "prefetch is at least 0"),
+    (lambda client, app: client.feed(1, after=-1, select=5), TypeError, "select must be a function"),
+    (lambda client, app: client.materialize(app.view, [1], batch_limit=0), ValueError, "batch_limit is at least 1"),
+    (lambda client, app: client.materialize(app.view, [1], max_in_flight=0), ValueError, "max_in_flight is at"),
+    (lambda client, app: client.materialize(app.view, [1], on_poison="no"), ValueError, "on_poison is one of"),
+    (lambda client, app: client.materialize(app.view, [1], catch_up="no"), TypeError, "catch_up is True or False"),
+    (lambda client, app: app.caught_up(0, to="1"), TypeError, "to is a whole number"),
+    (lambda client, app: app.caught_up(1), ValueError, "not materialized here"),
+    (lambda client, app: app.read(something, partition=0, fresh="no"), TypeError, "fresh is True or False"),
+    (lambda client, app: client.flush(7), waltz_trio.PartitionNotFoundError, "7"),
+    (lambda client, app: client.ready([7]), waltz_trio.PartitionNotFoundError, "7"),
+    (lambda client, app: app.submit(something, partition=0, until="no"), ValueError, "until is 'committed'"),
+    (lambda client, app: app.submit(something, partition=0, decline="no"), ValueError, "decline is 'confirmed'"),
+    (lambda client, app: app.submit(something, partition=0, key="k"), ValueError, "a view that remembers keys"),
+    (lambda client, app: app.submit(something, partition=0, expects=[5]), TypeError, r"a lock is a Lock or"),
+    (lambda client, app: app.submit_many(something, [()], partition=0, until="no"), ValueError, "until is"),
+    (lambda client, app: app.submit_many(something, [()], partition=0, decline="no"), ValueError, "decline is"),
+    (lambda client, app: app.submit_many(something, [()], partition=0, retry=3), TypeError, "expected a Retry"),
+    (lambda client, app: app.submit_many(something, [()], partition=0, keys=[]), ValueError, "need as many keys"),
+    (lambda client, app: app.submit_many(something, [()], partition=0, expects=[]), ValueError, "as many lists"),
+]
+
+
+def test_every_option_reaches_what_it_is_for(front: Callable[[Any, Use], None]) -> None:
+    """A wrong value of each is refused: a front that did not hand one on would take it, and go by the default."""
+
+    def in_thread(client: Any, app: Any) -> None:
+        for call, error, text in OPTIONS:
+            with pytest.raises(error, match=text):
+                call(client, app)
+
+    async def in_task(client: Any, app: Any) -> None:
+        for call, error, text in OPTIONS:
+            with pytest.raises(error, match=text):
+                await call(client, app)
+
+    def use(client: Any, app: Any) -> Any:
+        return (in_thread if isinstance(client, waltz_sync.Client) else in_task)(client, app)
+
+    front(waltz_trio.DictView(lambda txn, state: None), use)
+
+
 def test_what_is_used_after_its_block_says_that_the_block_has_ended(front: Callable[[Any, Use], None]) -> None:
     kept: list[Any] = []
 
