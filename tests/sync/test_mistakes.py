@@ -156,6 +156,19 @@ def test_every_option_reaches_what_it_is_for(front: Callable[[Any, Use], None]) 
     front(waltz_trio.DictView(lambda txn, state: None), use)
 
 
+def test_a_client_says_which_cluster_it_is_of_and_who_it_is(front: Callable[[Any, Use], None]) -> None:
+    ids = []
+
+    def use(client: Any, app: Any) -> Any:
+        assert (client.cluster, client.num_partitions) == ("waltz dev", 2)
+        ids.append(client.client_id)
+        return client.committed_mark(0)
+
+    for _ in range(2):
+        front(waltz_trio.DictView(lambda txn, state: None), use)
+    assert 0 < ids[0] < ids[1]
+
+
 def test_what_is_used_after_its_block_says_that_the_block_has_ended(front: Callable[[Any, Use], None]) -> None:
     kept: list[Any] = []
 
