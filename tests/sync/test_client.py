@@ -420,6 +420,37 @@ def test_a_block_that_is_entered_while_its_client_ends_says_that_it_was_closed()
         held.leave(None)
 
 
+@pytest.mark.parametrize("error", [LookupError("mine"), KeyboardInterrupt(), None], ids=repr)
+def test_a_block_is_left_in_its_thread_as_it_was_left_here(error: BaseException | None) -> None:
+    """A client that is left by an exception does not wait for appends under way."""
+    seen: list[BaseException | None] = []
+
+    class Block(contextlib.AbstractAsyncContextManager[str]):
+        async def __aenter__(self) -> str:
+            return "entered"
+
+        async def __aexit__(self, *raised: Any) -> None:
+            seen.append(raised[1])
+
+    portal = Portal()
+    portal.start()
+    held = Held(portal, Block(), None)
+    try:
+        assert held.enter(None, "") == "entered"
+        held.leave(error)
+    finally:
+        portal.stop()
+    assert seen == [error]
+
+
+def test_a_feed_at_the_tail_has_no_mark_before_its_first_transaction(client: waltz.Client) -> None:
+    with client.feed(3, after=waltz.TAIL) as feed:
+        with pytest.raises(RuntimeError, match="no mark before its first transaction"):
+            feed.mark  # noqa: B018
+        found = client.append(3, waltz.Append("x", TEXT))
+        assert next(feed).id == found
+
+
 def test_whoever_still_waits_is_let_go_when_the_block_ends(cluster: ClusterThread) -> None:
     def read(client: waltz.Client, begun: threading.Event) -> None:
         with client.feed(3, after=waltz.TAIL) as feed:
