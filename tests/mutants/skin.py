@@ -847,6 +847,20 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/aio/test_asyncio.py",),
     ),
     Mutant(
+        "a client for threads ends while its feeds still read",
+        "waltz_sync.held",
+        "                        await child._over.wait()\n",
+        "",
+        ("tests/sync/test_client.py",),
+    ),
+    Mutant(
+        "a block that is left by an exception waits as if it were left in order",
+        "waltz_sync.held",
+        "        self._body = error\n",
+        "",
+        ("tests/sync/test_client.py",),
+    ),
+    Mutant(
         "a znode that holds null ends a tool by an error of its own",
         "waltz_trio.zk.admin",
         '        return decode(data or b"")\n    except',

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 import waltz_sync as waltz
 from tests.sync.conftest import ClusterThread
@@ -420,27 +421,86 @@ def test_a_block_that_is_entered_while_its_client_ends_says_that_it_was_closed()
         held.leave(None)
 
 
-@pytest.mark.parametrize("error", [LookupError("mine"), KeyboardInterrupt(), None], ids=repr)
-def test_a_block_is_left_in_its_thread_as_it_was_left_here(error: BaseException | None) -> None:
-    """A client that is left by an exception does not wait for appends under way."""
-    seen: list[BaseException | None] = []
+class Noted(contextlib.AbstractAsyncContextManager[str]):
+    """A block of Trio that notes how it is left, and may fail then."""
 
-    class Block(contextlib.AbstractAsyncContextManager[str]):
-        async def __aenter__(self) -> str:
-            return "entered"
+    def __init__(self, name: str, left: list[Any], failure: Exception | None = None, *, slow: bool = False) -> None:
+        self._name, self._left, self._failure, self._slow = name, left, failure, slow
 
-        async def __aexit__(self, *raised: Any) -> None:
-            seen.append(raised[1])
+    async def __aenter__(self) -> str:
+        return self._name
 
+    async def __aexit__(self, *raised: Any) -> None:
+        if self._slow:
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked()
+        self._left.append((self._name, raised[1]))
+        if self._failure is not None:
+            raise self._failure
+
+
+@pytest.fixture
+def portal() -> Iterator[Portal]:
     portal = Portal()
     portal.start()
-    held = Held(portal, Block(), None)
-    try:
-        assert held.enter(None, "") == "entered"
-        held.leave(error)
-    finally:
-        portal.stop()
-    assert seen == [error]
+    yield portal
+    portal.stop()
+
+
+@pytest.mark.parametrize("error", [LookupError("mine"), KeyboardInterrupt(), None], ids=repr)
+def test_a_block_is_left_in_its_thread_as_it_was_left_here(portal: Portal, error: BaseException | None) -> None:
+    """A client that is left by an exception does not wait for appends under way."""
+    left: list[Any] = []
+    held = Held(portal, Noted("block", left), None)
+    assert held.enter(None, "") == "block"
+    held.leave(error)
+    assert left == [("block", error)]
+
+
+def test_a_client_is_left_behind_every_block_within_it(portal: Portal) -> None:
+    left: list[Any] = []
+    outer = Held(portal, Noted("client", left), None)
+    outer.enter(None, "")
+    inner = Held(portal, Noted("feed", left, slow=True), outer)
+    inner.enter(None, "")
+    outer.leave(None)
+    assert [name for name, _ in left] == ["feed", "client"]
+
+
+def test_a_client_that_fails_says_so_to_whoever_calls_it_later(portal: Portal) -> None:
+    failure = ValueError("broke")
+    held = Held(portal, Noted("client", [], failure), None)
+    held.enter(None, "")
+    with pytest.raises(ValueError, match="broke"):
+        held.leave(None)
+    portal.stop()
+    with pytest.raises(waltz.ClientFailedError, match="broke") as failed:
+        portal.look(len, "")
+    assert failed.value.__cause__ is failure
+
+
+def test_an_exception_of_the_body_says_what_the_block_raised_meanwhile(portal: Portal) -> None:
+    error = LookupError("mine")
+    held = Held(portal, Noted("application", [], ValueError("broke")), None)
+    held.enter(None, "")
+    held.leave(error)  # the body's comes out of `with` by itself
+    assert error.__notes__ == ["meanwhile the block ended by ValueError('broke')"]
+
+
+@pytest.mark.parametrize("consequence", [waltz.ClientClosedError("x"), waltz.ClientFailedError("x")])
+def test_an_exception_of_the_body_that_came_of_the_block_gives_way_to_its_reason(
+    portal: Portal, consequence: Exception
+) -> None:
+    held = Held(portal, Noted("application", [], ValueError("broke")), None)
+    held.enter(None, "")
+    with pytest.raises(ValueError, match="broke"):
+        held.leave(consequence)
+
+
+def test_a_feed_that_is_left_is_forgotten(client: waltz.Client) -> None:
+    with client.feed(3, after=-1):
+        pass
+    assert client._portal.look(dict, client._feeds) == {}
 
 
 def test_a_feed_at_the_tail_has_no_mark_before_its_first_transaction(client: waltz.Client) -> None:

@@ -169,6 +169,28 @@ def test_a_client_says_which_cluster_it_is_of_and_who_it_is(front: Callable[[Any
     assert 0 < ids[0] < ids[1]
 
 
+def test_a_handle_to_a_submit_has_its_outcome(front: Callable[[Any, Use], None]) -> None:
+    def in_thread(client: Any, app: Any) -> None:
+        handle = waltz_sync.Submission()
+        assert handle.pending is None
+        receipt, pending = app.submit(something, partition=0, submission=handle), handle.pending
+        assert isinstance(pending, waltz_sync.Pending)
+        assert (pending.partition, pending.done, pending.outcome()) == (0, True, receipt)
+
+    async def in_task(client: Any, app: Any) -> None:
+        ours: Any = waltz_asyncio if isinstance(client, waltz_asyncio.Client) else waltz_trio
+        handle = ours.Submission()
+        assert handle.pending is None
+        receipt, pending = await app.submit(something, partition=0, submission=handle), handle.pending
+        assert isinstance(pending, ours.Pending)
+        assert (pending.partition, pending.done, await pending.outcome()) == (0, True, receipt)
+
+    def use(client: Any, app: Any) -> Any:
+        return (in_thread if isinstance(client, waltz_sync.Client) else in_task)(client, app)
+
+    front(waltz_trio.DictView(lambda txn, state: None), use)
+
+
 def test_what_is_used_after_its_block_says_that_the_block_has_ended(front: Callable[[Any, Use], None]) -> None:
     kept: list[Any] = []
 
