@@ -118,6 +118,11 @@ def _is_query(_: object, field: object, query: Any) -> None:
 def _is_position(_: object, field: object, after: Any) -> None:
     if after is not None and (isinstance(after, bool) or not isinstance(after, int)):
         raise TypeError(f"after is a position, a whole number, or None, found {after!r}; write after=events.head")
+    if after is not None and after < -1:
+        raise ValueError(
+            f"after is a position, -1 or higher (-1 is the head of an empty store), found {after}; write "
+            "after=events.head"
+        )
 
 
 @attrs.frozen

@@ -187,6 +187,13 @@ def test_what_is_no_event_or_query_is_refused(make: Callable[[], object], text: 
         make()
 
 
+def test_a_condition_behind_a_position_that_no_store_has_is_refused() -> None:
+    """It was taken for the start of the store: whatever was meant is another place."""
+    assert AppendCondition(Query.all(), after=-1).after == -1
+    with pytest.raises(ValueError, match=r"after is a position, -1 or higher .*, found -5; write after=events.head"):
+        AppendCondition(Query.all(), after=-5)
+
+
 async def test_an_event_must_contain_type_data_and_tags(store: EventStore) -> None:
     events = [Event("A", b"\0\xff", ["x", "y"]), Event("B")]
     await store.append(events)

@@ -564,6 +564,28 @@ async def test_a_read_that_would_go_on_behind_its_snapshot_is_refused(
             assert await bank.read(lambda db: list(lazy(db)), partition=0) == ([(1,)], -1)
 
 
+def first_row(state: Any, rows: list[int]) -> waltz.Append:
+    return waltz.Append(bytes([next(iter(rows))]))
+
+
+@pytest.mark.parametrize("threaded", [True, False])
+async def test_an_iterator_that_has_nothing_left_is_told_as_what_it_is(tmp_path: Path, threaded: bool) -> None:
+    """No coroutine can raise StopIteration: Python says "coroutine raised StopIteration", and not of which function."""
+    view: waltz.View[Any] = waltz.DictView(lambda txn, state: None)
+    if threaded:
+        view = waltz.SqliteView(tmp_path / "view.db", lambda txn, db: None)
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(view) as bank:
+            expected = r"decide .*first_row of .*, partition 0, raised StopIteration: .*write next\(ITERATOR, None\)"
+            with pytest.raises(RuntimeError, match=expected) as failed:
+                await bank.submit(first_row, [], partition=0)
+            assert isinstance(failed.value.__cause__, StopIteration)
+            with pytest.raises(RuntimeError, match=expected):
+                await bank.submit_many(first_row, [([7],), ([],)], partition=0)
+            with pytest.raises(RuntimeError, match=r"read .*first_row of .*, partition 0, raised StopIteration"):
+                await bank.read(first_row, [], partition=0)
+
+
 async def test_what_stands_before_a_transaction_that_cannot_be_applied_is_kept(tmp_path: Path) -> None:
     def seldom(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
         if txn.id == 2:

@@ -40,6 +40,14 @@ def check_complete(result: object) -> None:
         )
 
 
+def exhausted(work: AtWork) -> RuntimeError:
+    """What to raise in place of a StopIteration, which no coroutine can: Python would not say of which function."""
+    return RuntimeError(
+        f"{work}, raised StopIteration: next() found an iterator that has nothing left; write next(ITERATOR, None) "
+        "and look at what it gives"
+    )
+
+
 class ViewAccess:
     """Reads from a view and commits to it."""
 
@@ -107,13 +115,19 @@ class ViewAccess:
         if self._view.threaded:
             return await trio.to_thread.run_sync(self._in_thread, part, method, args)
         await trio.lowlevel.checkpoint_if_cancelled()
-        with self.works.doing(part.partition, method, args):
-            return method(*args)
+        with self.works.doing(part.partition, method, args) as work:
+            try:
+                return method(*args)
+            except StopIteration as error:
+                raise exhausted(work) from error
 
     def _in_thread(self, part: Part, method: Callable[..., T], args: tuple[Any, ...]) -> T:
         with self.works.doing(part.partition, method, args) as work:
             enter(work)
-            return method(*args)
+            try:
+                return method(*args)
+            except StopIteration as error:
+                raise exhausted(work) from error
 
     def _awaited(self, part: Part, function: Callable[..., Any]) -> AtWork:
         """Around a function that is awaited, outside of the view."""
