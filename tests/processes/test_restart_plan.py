@@ -66,6 +66,9 @@ def test_by_hand_it_says_what_may_be_done_and_what_is_waited_for(
         lost, told = tmp_path / "no" / "plan.json", capsys.readouterr
         assert main([*words[:3], "--state", str(lost)]) == 1
         assert told().err == f"Error: {lost}: No such file or directory\n"
+        assert main([*words, "--done", "storage-0:1"]) == 1
+        assert "'storage-0:1' is no node of this plan; its nodes are" in told().err
+        assert not state.exists()
         assert main([*words, "--exec", " "]) == 2
         assert "--exec is empty" in told().err
         assert main([*words, "--only", first, "--exec", "true", "--wait", "1"]) == 11

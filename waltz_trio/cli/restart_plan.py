@@ -87,18 +87,21 @@ class _Walk:
         self._view: ClusterView | None = None  # what `look` saw
         self.steps: tuple[Step, ...] = ()
 
-    async def open(self, only: Sequence[str]) -> None:
-        """Read the plan, or make it."""
+    async def open(self, only: Sequence[str], done: str | None) -> None:
+        """Read the plan, or make it; note the node that was restarted by hand.
+
+        A plan that lacks this node is not kept: a word that was mistyped would leave one that nobody asked for.
+        """
         view = await self._gather()
         self._marks = committed_marks(view)
         steps = self._file.read()
-        if steps is None:
-            self.steps = plan(view, only)
-            self._file.save(self.steps)
-        elif only:
+        if steps is not None and only:
             raise CommandError(f"{self._file.path} holds a plan already: remove it to make another one")
-        else:
-            self.steps = steps
+        self.steps = plan(view, only) if steps is None else steps
+        if done is not None:
+            self.mark(done, Progress.DONE)
+        elif steps is None:
+            self._file.save(self.steps)
 
     def mark(self, name: str, progress: Progress, process: str = "") -> None:
         """Write a step's progress down, before anything follows from it."""
@@ -138,10 +141,7 @@ async def _follow(tool: Tool, arguments: Arguments) -> int:
         raise UsageError("--exec is empty: expected the command that restarts one node")
     path = Path(arguments.text_or_none("state") or "waltz-restart.json")
     walk = _Walk(tool, path, arguments.number("timeout", int(NODE_MAX), least=1))
-    await walk.open(only)
-    done = arguments.text_or_none("done")
-    if done is not None:
-        walk.mark(done, Progress.DONE)
+    await walk.open(only, arguments.text_or_none("done"))
     if command is not None:
         return await _run_all(walk, command, arguments.number("wait", _PATIENCE, least=0))
     await trio.sleep(_LOOK_AGAIN)  # whether a replica is level is judged over two looks
