@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
 from typing import Any, Protocol, TypeVar
 
 E_contra = TypeVar("E_contra", contravariant=True)
@@ -30,6 +30,28 @@ class Rng(Protocol):
 
     def shuffle(self, x: MutableSequence[Any], /) -> None:
         """In place."""
+
+
+class Handlers(dict[type, Callable[[int, Any], None]]):
+    """What a machine does with each type of event; for another one it says which there are."""
+
+    def __init__(self, machine: str, handlers: Mapping[type, Callable[[int, Any], None]]) -> None:
+        super().__init__(handlers)
+        self._machine = machine
+
+    def __missing__(self, kind: type) -> Callable[[int, Any], None]:
+        raise unknown_event(self._machine, kind, self)
+
+
+def unknown_event(machine: str, found: type, known: Iterable[type]) -> TypeError:
+    """What to raise where a driver hands in what is no event of a machine.
+
+    Only a driver can do that, never a peer: to pass over it would leave whoever waits for it waiting forever.
+    """
+    names = ", ".join(sorted(kind.__name__ for kind in known))
+    return TypeError(
+        f"{machine}.step expects events of these classes, found {found.__module__}.{found.__qualname__}: {names}"
+    )
 
 
 class Tickets:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from waltz_core.base.edge import Level, Report
 from waltz_core.client.calls import (
     Call,
     Consumed,
@@ -82,6 +83,17 @@ class ApplicationPort:
             return True
         return self._context.closed
 
+    def _serves(self, call: Open | ReadMark | Fetch | ReadRecords) -> bool:
+        """The call can be carried out now. One of a partition that does not exist never can, and has no answer."""
+        if self._waits(call):
+            return False
+        if not self._context.exists(call.partition):
+            count = self._context.partition_count
+            what = f"{type(call).__name__} of partition {call.partition!r}"
+            self._out.put(Report(Level.ERROR, f"{what} is passed over: the cluster has {count} partitions, from 0 on"))
+            return False
+        return True
+
     # ---- appends -----------------------------------------------------------------------------
 
     def submits(self, now: int, events: Sequence[Any], at: int) -> int:
@@ -132,7 +144,7 @@ class ApplicationPort:
     # ---- feeds -------------------------------------------------------------------------------
 
     def _on_open(self, now: int, call: Open) -> None:
-        if not self._waits(call) and self._context.exists(call.partition):
+        if self._serves(call):
             self._partitions.open(now, call.partition, call.mark, deliver=call.deliver)
 
     def _on_stop_feed(self, now: int, call: StopFeed) -> None:
@@ -154,11 +166,11 @@ class ApplicationPort:
     # ---- reads -------------------------------------------------------------------------------
 
     def _on_read_mark(self, now: int, call: ReadMark) -> None:
-        if not self._waits(call) and self._context.exists(call.partition):
+        if self._serves(call):
             self._partitions.reads_of(now, call.partition).marks.read(now, call.token)
 
     def _on_fetch(self, now: int, call: Fetch) -> None:
-        if not self._waits(call) and self._context.exists(call.partition):
+        if self._serves(call):
             self._partitions.reads_of(now, call.partition).payloads.fetch(now, call.transaction_ids)
 
     def _on_forget(self, now: int, call: Forget) -> None:
@@ -174,7 +186,7 @@ class ApplicationPort:
             self._touch(reads)
 
     def _on_read_records(self, now: int, call: ReadRecords) -> None:
-        if not self._waits(call) and self._context.exists(call.partition):
+        if self._serves(call):
             self._partitions.reads_of(now, call.partition).records.read(now, call.token, call.first, call.count)
 
     def _on_forget_records(self, now: int, call: ForgetRecords) -> None:

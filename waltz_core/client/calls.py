@@ -47,12 +47,12 @@ class Submit:
     partition: int
     token: object
     client_mark: int | None  # what the decision was based on; None: as far as the feed was seen
-    write_locks: tuple[int, ...]
+    write_locks: tuple[int, ...]  # their hashes, `waltz_core.base.lock.Lock.wire()`
     read_locks: tuple[int, ...]
     append_locks: tuple[int, ...]
-    header: int
+    header: int  # 32 bits, signed
     data: bytes
-    checksum: int
+    checksum: int  # of the data: `waltz_core.wire.primitives.checksum_of`
     names: bytes = b""  # of the locks, packed as `waltz_core.wire.lock_names` does; empty: they are not sent
 
 

@@ -21,10 +21,10 @@ the order in which they leave.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar, TypeAlias
 
-from waltz_core.base.contract import Rng
+from waltz_core.base.contract import Handlers, Rng
 from waltz_core.base.edge import (
     Closed,
     Dialed,
@@ -81,18 +81,21 @@ class ClientNode:
         self._servers = ServerPort(context, self._connections, self._partitions, self._cluster)
         self._started = False
         self._due_at = 0
-        self._handlers: Mapping[type, Callable[[int, Any], None]] = {
-            Dialed: self._connections.dialed,
-            Received: self._servers.received,
-            Writable: self._connections.writable,
-            Closed: self._connections.closed,
-            ZkDone: self._cluster.on_zk,
-            ZkFailed: self._cluster.on_zk,
-            ZkChanged: self._cluster.on_zk,
-            ZkStateChanged: self._cluster.on_zk,
-            CloseClient: self._on_close_client,
-            **self._application.handlers,
-        }
+        self._handlers = Handlers(
+            type(self).__name__,
+            {
+                Dialed: self._connections.dialed,
+                Received: self._servers.received,
+                Writable: self._connections.writable,
+                Closed: self._connections.closed,
+                ZkDone: self._cluster.on_zk,
+                ZkFailed: self._cluster.on_zk,
+                ZkChanged: self._cluster.on_zk,
+                ZkStateChanged: self._cluster.on_zk,
+                CloseClient: self._on_close_client,
+                **self._application.handlers,
+            },
+        )
 
     # ---- machine -----------------------------------------------------------------------------
 

@@ -19,13 +19,13 @@ there is shorter than here, or begins behind the end of ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import attrs
 
 from waltz_core.access.roles import RolesChanged
-from waltz_core.base.contract import Rng, Tickets, earliest
+from waltz_core.base.contract import Handlers, Rng, Tickets, earliest
 from waltz_core.base.edge import (
     Accepted,
     Closed,
@@ -177,24 +177,27 @@ class ProxyNode:
         self._fetched = 0
         self._asked: ProxySnapshot | None = None  # what tools that ask in this step are answered from
         self._partitions.open(state.num_partitions, fresh_above)
-        self._handlers: dict[type, Callable[[int, Any], None]] = {
-            Received: self._on_received,
-            Writable: self._on_writable,
-            Accepted: self._clients.accepted,
-            Dialed: lambda now, event: self._for_client.append(event),
-            Closed: self._on_closed,
-            ZkDone: self._on_zk_answer,
-            ZkFailed: self._on_zk_answer,
-            ZkChanged: self._on_zk,
-            ZkStateChanged: self._on_zk,
-            FromUpstream: lambda now, event: self._for_client.append(event.event),
-            BlocksTaken: self._on_blocks,
-            CacheData: self._on_cached,
-            CacheFailed: self._on_cache_failed,
-            Shutdown: lambda now, event: self._cluster.leave(now),
-            WallClock: self._on_wall_clock,
-            RolesChanged: self._clients.roles_changed,
-        }
+        self._handlers = Handlers(
+            type(self).__name__,
+            {
+                Received: self._on_received,
+                Writable: self._on_writable,
+                Accepted: self._clients.accepted,
+                Dialed: lambda now, event: self._for_client.append(event),
+                Closed: self._on_closed,
+                ZkDone: self._on_zk_answer,
+                ZkFailed: self._on_zk_answer,
+                ZkChanged: self._on_zk,
+                ZkStateChanged: self._on_zk,
+                FromUpstream: lambda now, event: self._for_client.append(event.event),
+                BlocksTaken: self._on_blocks,
+                CacheData: self._on_cached,
+                CacheFailed: self._on_cache_failed,
+                Shutdown: lambda now, event: self._cluster.leave(now),
+                WallClock: self._on_wall_clock,
+                RolesChanged: self._clients.roles_changed,
+            },
+        )
 
     # ---- machine -----------------------------------------------------------------------------
 

@@ -15,11 +15,11 @@ durable: logs are on storage nodes, ownership and sessions in ZooKeeper, decisio
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from waltz_core.access.roles import RolesChanged
-from waltz_core.base.contract import Rng
+from waltz_core.base.contract import Handlers, Rng
 from waltz_core.base.edge import (
     Accepted,
     Closed,
@@ -95,23 +95,28 @@ class ServerNode:
         self._requests = Requests(context, self._clients, self._partitions, server)
         self._ended = False
         self._asked: ServerSnapshot | None = None  # what clients that ask in this step are answered from
-        self._handlers: dict[type, Callable[[int, Any], None]] = {
-            Received: self._on_received,
-            Writable: lambda now, event: self._clients.writable(event),
-            Accepted: self._clients.accepted,
-            Dialed: self._on_dialed,
-            Closed: self._on_closed,
-            ZkDone: self._on_zk_answer,
-            ZkFailed: self._on_zk_answer,
-            ZkChanged: self._on_zk,
-            ZkStateChanged: self._on_zk,
-            JournalWritten: self._on_journal,
-            JournalFailed: self._on_journal,
-            **dict.fromkeys((ArchiveHolds, ArchiveTaken, ArchiveEqual, ArchiveData, ArchiveFailed), self._on_archive),
-            Shutdown: lambda now, event: self._cluster.leave(now),
-            WallClock: self._on_wall_clock,
-            RolesChanged: self._clients.roles_changed,
-        }
+        self._handlers = Handlers(
+            type(self).__name__,
+            {
+                Received: self._on_received,
+                Writable: lambda now, event: self._clients.writable(event),
+                Accepted: self._clients.accepted,
+                Dialed: self._on_dialed,
+                Closed: self._on_closed,
+                ZkDone: self._on_zk_answer,
+                ZkFailed: self._on_zk_answer,
+                ZkChanged: self._on_zk,
+                ZkStateChanged: self._on_zk,
+                JournalWritten: self._on_journal,
+                JournalFailed: self._on_journal,
+                **dict.fromkeys(
+                    (ArchiveHolds, ArchiveTaken, ArchiveEqual, ArchiveData, ArchiveFailed), self._on_archive
+                ),
+                Shutdown: lambda now, event: self._cluster.leave(now),
+                WallClock: self._on_wall_clock,
+                RolesChanged: self._clients.roles_changed,
+            },
+        )
 
     # ---- machine -----------------------------------------------------------------------------
 

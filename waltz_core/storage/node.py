@@ -26,10 +26,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, get_args
 
 from waltz_core.access.admission import Silence
 from waltz_core.access.roles import RolesChanged
+from waltz_core.base.contract import unknown_event
 from waltz_core.base.edge import (
     Accepted,
     Closed,
@@ -209,6 +210,8 @@ class StorageNode:
             case Stop() | Shutdown():
                 self._stopping = True
                 self._context.alarms.set(ScrubDue(), None)
+            case _:
+                raise unknown_event("StorageNode", type(event), get_args(Event))
 
     def _on_space(self, free: int) -> None:
         """Below the reserve appends are refused, so that marks, fences and repairs find room to the end."""

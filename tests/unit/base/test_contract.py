@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixed_membership import FixedMembership
 from waltz_core.base.alarms import Alarms
 from waltz_core.base.contract import Tickets
 from waltz_core.base.outbox import Emits, Outbox
 from waltz_core.base.pending import Awaits, Pending
+from waltz_core.client.calls import Deliver
+from waltz_core.client.node import ClientNode
+from waltz_core.client.settings import ClientSettings
+from waltz_core.storage.config import StorageConfig
+from waltz_core.storage.node import StorageNode
+
+
+@pytest.mark.parametrize(
+    ("machine", "event", "known"),
+    [
+        (StorageNode(StorageConfig(bytes(16), 1)), "hello", "Accepted, Closed, Dialed, DiskBytes"),
+        (
+            ClientNode(FixedMembership(1, 0, []), ClientSettings(), random.Random(1)),
+            Deliver(0, []),
+            "CloseClient, Closed",
+        ),
+    ],
+    ids=["storage", "client"],
+)
+def test_what_is_no_event_of_a_machine_is_refused_with_those_that_are(machine: Any, event: object, known: str) -> None:
+    """A storage node passed over it, and whoever had handed it in waited for its effect; a client said KeyError."""
+    kind = type(event)
+    expected = (
+        rf"{type(machine).__name__}.step expects events of these classes, found {kind.__module__}.{kind.__name__}"
+    )
+    with pytest.raises(TypeError, match=f"{expected}: {known}"):
+        machine.step(0, [event], [])
 
 
 def test_effects_leave_in_the_order_in_which_they_were_put_whoever_put_them() -> None:

@@ -551,6 +551,11 @@ def test_partitions_that_do_not_exist_are_refused() -> None:
     told = desk.step(submit("x", partition=2), Open(2, 0, True), ReadMark(-1, "m"), Fetch(5, (0,)), Flush(9, "f"))
     assert [(f.token, f.reason) for f in told if isinstance(f, Failed)] == [("x", Reason.REFUSED)]
     assert Flushed(9, "f") in told
+    assert [told_of.text for told_of in told if isinstance(told_of, Report)] == [
+        "Open of partition 2 is passed over: the cluster has 2 partitions, from 0 on",
+        "ReadMark of partition -1 is passed over: the cluster has 2 partitions, from 0 on",
+        "Fetch of partition 5 is passed over: the cluster has 2 partitions, from 0 on",
+    ]
     assert desk.dials == []
     assert desk.wait(100_000) == []
 
