@@ -10,6 +10,7 @@ from typing import Any
 
 import trio
 
+from waltz_trio.base.background import first_of
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 
 
@@ -57,8 +58,17 @@ class RunningCluster:
         self.tell(self.cluster.wait_ready)
 
     def tell(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
-        """Run an async function in the cluster's thread, such as a method of `cluster`."""
-        trio.from_thread.run(function, *args, trio_token=self._token)
+        """Run an async function in the cluster's thread, such as a method of `cluster`.
+
+        Raises:
+            RuntimeError: the cluster has ended; its cause is why, where it ended by itself.
+        """
+        try:
+            trio.from_thread.run(function, *args, trio_token=self._token)
+        except (trio.RunFinishedError, trio.Cancelled) as error:
+            self._thread.join()
+            why = "it was stopped" if self._failure is None else str(first_of(self._failure))
+            raise RuntimeError(f"this cluster has ended: {why}") from (self._failure or error)
 
     def stop(self) -> None:
         """End every node in order; a failure that ended the cluster before is raised here."""

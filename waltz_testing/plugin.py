@@ -19,6 +19,8 @@ import pytest
 if TYPE_CHECKING:
     from waltz_testing.clusters import RunningCluster
 
+_NAMES = ("partitions", "storage_nodes", "servers", "settings")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known."""
@@ -27,12 +29,33 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse a marker that would have no effect."""
+    names = getattr(item, "fixturenames", ())
+    for marker in item.own_markers:
+        if marker.name == "waltz" and "waltz_session_cluster" in names and "waltz_cluster" not in names:
+            raise pytest.UsageError(
+                f"{item.nodeid}: @pytest.mark.waltz is for waltz_cluster; waltz_session_cluster is one cluster for all "
+                "tests, with 4 partitions: leave the marker out, or ask for waltz_cluster"
+            )
+
+
+def _check_marker(marker: pytest.Mark) -> None:
+    unknown = [repr(value) for value in marker.args] + sorted(marker.kwargs.keys() - set(_NAMES))
+    if unknown:
+        raise pytest.UsageError(
+            f"@pytest.mark.waltz takes {', '.join(f'{name}=' for name in _NAMES)}, found {', '.join(unknown)}"
+        )
+
+
 @pytest.fixture
 def waltz_cluster(request: pytest.FixtureRequest) -> Iterator[RunningCluster]:
     """A cluster of this test's own."""
     from waltz_testing.clusters import running_cluster  # a run of pytest without clusters does not load it
 
     marker = request.node.get_closest_marker("waltz")
+    if marker is not None:
+        _check_marker(marker)
     with running_cluster(**(marker.kwargs if marker is not None else {})) as cluster:
         yield cluster
 

@@ -6,7 +6,9 @@ from collections.abc import Collection
 
 from hypothesis import strategies as st
 
-from waltz_testing.simulation.plan import FAULTS, Fault, Plan, Step, Submit
+from waltz_testing.simulation.plan import FAULTS, Fault, Plan, Step, Submit, check_faults
+from waltz_trio.client.arguments import at_least_1
+from waltz_trio.client.shown import shown
 
 _FOR_MS_MAX = 8_000
 
@@ -28,6 +30,11 @@ def plans(
         partitions: of the cluster.
         faults: kinds that may strike; () = none.
     """
+    if not isinstance(submits, st.SearchStrategy):
+        raise TypeError(f"expected a strategy of calls, found {shown(submits)}; write st.builds(Submit, ...)")
+    at_least_1(members_max, "members_max")
+    at_least_1(partitions, "partitions")
+    check_faults(faults)
     what: st.SearchStrategy[Submit | Fault] = submits
     if faults:
         struck = st.builds(Fault, st.sampled_from(sorted(faults)), st.integers(0, _FOR_MS_MAX), st.integers(0, 5))

@@ -8,7 +8,11 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from tests.processes.cluster import ROOT
+from waltz_core.base.errors import WaltzError
+from waltz_testing import EmbeddedCluster, running_cluster
 
 TESTS = """
 import threading
@@ -68,3 +72,60 @@ def test_a_cluster_that_cannot_start_says_why(tmp_path: Path) -> None:
     program = f"import sys, waltz_testing.plugin; print(sorted({loaded} & {{'waltz_core', 'waltz_trio', 'trio'}}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+WRONG = """
+import pytest
+
+
+@pytest.mark.waltz(2)
+def test_without_a_name(waltz_cluster): ...
+
+
+@pytest.mark.waltz(partition=2)
+def test_of_another_name(waltz_cluster): ...
+
+
+@pytest.mark.waltz(partitions=2)
+def test_of_the_session(waltz_session_cluster): ...
+"""
+
+
+def test_a_marker_that_would_have_no_effect_is_refused(tmp_path: Path) -> None:
+    """A number without a name was passed over, and so was a marker beside the cluster of the session."""
+    (tmp_path / "test_wrong.py").write_text(WRONG)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "waltz_testing.plugin", "."],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert "3 errors" in done.stdout, done.stdout + done.stderr
+    takes = "@pytest.mark.waltz takes partitions=, storage_nodes=, servers=, settings=, found "
+    assert f"{takes}2\n" in done.stdout
+    assert f"{takes}partition\n" in done.stdout
+    assert "test_of_the_session: @pytest.mark.waltz is for waltz_cluster; waltz_session_cluster is one" in done.stdout
+
+
+def test_a_cluster_that_has_ended_says_so_and_why() -> None:
+    with running_cluster(partitions=1) as cluster:
+        cluster.stop()
+        with pytest.raises(RuntimeError, match="this cluster has ended: it was stopped"):
+            cluster.kill_server()
+    failing = running_cluster(partitions=1)
+    cluster = failing.__enter__()
+    cluster.tell(fail_storage, cluster.cluster)
+    cluster._thread.join()
+    with pytest.raises(RuntimeError, match="this cluster has ended: storage-0 cannot continue"):
+        cluster.restart_storage()
+    with pytest.raises(WaltzError, match="storage-0 cannot continue"):
+        failing.__exit__(None, None, None)
+
+
+async def fail_storage(cluster: EmbeddedCluster) -> None:
+    process = cluster.storage(0)
+    assert process is not None
+    process.cancel()

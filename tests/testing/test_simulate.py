@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -301,6 +302,36 @@ def test_what_cannot_be_simulated_is_refused() -> None:
 
     with pytest.raises(TypeError, match="plain `decide` functions"):
         simulate(BANK, lambda rng: Submit(slow))
+    with pytest.raises(ValueError, match=r"is for partition 2, and the simulated cluster has partitions 0 to 1; write"):
+        simulate(BANK, lambda rng: Submit(transfer, partition=2), partitions=2)
+    with pytest.raises(TypeError, match="expected a function that gets the state and decides, found None"):
+        simulate(BANK, lambda rng: Submit(cast(Any, None)))
+    with pytest.raises(TypeError, match=r"faults are a collection of texts, .* write faults=\['pause'\]"):
+        simulate(BANK, workload(transfer), faults="pause")
+    with pytest.raises(ValueError, match=r"seeds is empty: nothing would be tried"):
+        simulate(BANK, workload(transfer), seeds=())
+    with pytest.raises(TypeError, match=r"a seed is a whole number, found 'a'"):
+        simulate(BANK, workload(transfer), seeds=cast(Any, ["a"]))
+    with pytest.raises(TypeError, match=r"view is a function that opens the view of one member, found"):
+        Simulated(view=cast(Any, DictView(apply)))
+    with pytest.raises(TypeError, match=r"expects a function that opens a view, it returned None"):
+        simulate(Simulated(view=lambda directory: cast(Any, None)), workload(transfer), seeds=[1], calls=1)
+    with pytest.raises(TypeError, match=r"invariants are a list of functions, .*; write invariants=\[FUNCTION\]"):
+        Simulated(view=lambda directory: DictView(apply), invariants=cast(Any, lambda state: True))
+    with pytest.raises(TypeError, match=r"an invariant is a function of the state, found 'x'"):
+        Simulated(view=lambda directory: DictView(apply), invariants=cast(Any, ["x"]))
+    with pytest.raises(TypeError, match=r"expected a strategy of calls, found .*; write st.builds\(Submit, ...\)"):
+        plans(cast(Any, Submit(transfer)))
+
+
+def test_a_decide_that_returns_something_else_is_told_as_that() -> None:
+    with pytest.raises(SimulationError, match="decide must return an Append or None, not 'yes'"):
+        simulate(BANK, lambda rng: Submit(cast(Any, lambda state: "yes")), seeds=[1], calls=1)
+
+
+async def test_simulate_says_that_it_runs_trio_itself() -> None:
+    with pytest.raises(RuntimeError, match="call it from a plain test, not from an async function"):
+        simulate(BANK, workload(transfer))
 
 
 def test_the_page_shows_what_its_program_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

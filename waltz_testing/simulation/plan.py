@@ -23,6 +23,21 @@ FAULTS = (
 )
 """What may go wrong. Each ends by itself; one storage node at most is down at a time."""
 
+
+def check_faults(faults: Collection[str]) -> None:
+    """See that each fault is one of `FAULTS`.
+
+    Raises:
+        ValueError: another one.
+        TypeError: one text, whose characters would be taken for faults.
+    """
+    if isinstance(faults, str):
+        raise TypeError(f"faults are a collection of texts, found {faults!r}; write faults=[{faults!r}]")
+    unknown = sorted(set(faults) - set(FAULTS))
+    if unknown:
+        raise ValueError(f"unknown fault {unknown[0]!r}; known: {', '.join(FAULTS)}")
+
+
 _TOGETHER = 0.6  # share of the calls that begin within a few milliseconds of the one before
 
 

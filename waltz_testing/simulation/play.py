@@ -18,7 +18,7 @@ from functools import partial
 from inspect import iscoroutinefunction
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import trio
@@ -34,9 +34,11 @@ from waltz_testing.simulation.virtual import VirtualDriver, run_virtually
 from waltz_testing.simulation.watch import WatchedView
 from waltz_testing.simulation.world import SimNode
 from waltz_trio import Append, Application, Receipt, View
+from waltz_trio.client.arguments import check_decide, whole
 from waltz_trio.client.client import Client
 from waltz_trio.client.connect import client_on
 from waltz_trio.client.encoding import ClientLimits
+from waltz_trio.client.shown import shown
 
 _RESTART_MS = 200
 _PATIENCE_S = 300.0  # simulated, after the last fault: a task that still waits then would never end
@@ -45,7 +47,21 @@ _NAMES = "abcdefghijklmnopqrstuvwxyz"
 
 
 def _all(invariants: Iterable[Callable[[Any], object]]) -> tuple[Callable[[Any], object], ...]:
-    return tuple(invariants)
+    if not isinstance(invariants, Iterable):
+        raise TypeError(f"invariants are a list of functions, found {shown(invariants)}; write invariants=[FUNCTION]")
+    every = tuple(invariants)
+    for invariant in every:
+        if not callable(invariant):
+            raise TypeError(f"an invariant is a function of the state, found {shown(invariant)}")
+    return every
+
+
+def _opens(_: object, field: object, view: Any) -> None:
+    if not callable(view):
+        raise TypeError(
+            f"view is a function that opens the view of one member, found {shown(view)}; write "
+            "Simulated(view=lambda directory: DictView(apply))"
+        )
 
 
 @attrs.frozen
@@ -59,7 +75,7 @@ class Simulated:
             state in memory is taken as it is; of a database nothing is compared without it.
     """
 
-    view: Callable[[Path], View[Any]]
+    view: Callable[[Path], View[Any]] = attrs.field(validator=_opens)
     invariants: tuple[Callable[[Any], object], ...] = attrs.field(default=(), converter=_all)
     observe: Callable[[Any], object] | None = None
 
@@ -150,7 +166,7 @@ class _Member:
         try:
             async with AsyncExitStack() as stack:
                 await stack.enter_async_context(client_on(VirtualDriver(self._node, client), client, 0.0))
-                self.view = WatchedView(self.run.application.view(self.directory), partial(self.run.applied, self))
+                self.view = WatchedView(_opened(self.run.application, self.directory), partial(self.run.applied, self))
                 app = await stack.enter_async_context(client.materialize(self.view))
                 async with trio.open_nursery() as self._tasks:
                     self.application = app
@@ -337,7 +353,7 @@ class _Run:
         append: Append | None = call.submit.decide(state, *args)
         seen = self.observed(state)
         on = "" if seen is None else f" sees {_shown(seen)},"
-        self.note(name, f"{call.submit}{on} {'declines' if append is None else f'wants {append.value!r}'}")
+        self.note(name, f"{call.submit}{on} {_wanted(append)}")
         return append
 
     def id_of(self, receipt: Receipt) -> str:
@@ -481,19 +497,39 @@ def _judged(state: Any, check: Callable[[Any], object]) -> str | None:
         return f" ({str(error) or repr(error)})"
 
 
+def _wanted(decision: object) -> str:
+    if isinstance(decision, Append):
+        return f"wants {decision.value!r}"
+    return "declines" if decision is None else f"returns {decision!r}"
+
+
 def _shown(state: object) -> str:
     text = repr(state)
     return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 1] + "…"
 
 
-def check_submit(submit: object) -> Submit:
+def check_submit(submit: object, partitions: int) -> Submit:
     """See that a workload gives calls that can be simulated.
 
     Raises:
         TypeError: it does not.
+        ValueError: a call is for a partition that there is not.
     """
     if not isinstance(submit, Submit):
         raise TypeError(f"a workload returns Submit(decide, *args), found {submit!r}")
     if iscoroutinefunction(submit.decide):
         raise TypeError("simulate runs plain `decide` functions, found `async def`")
+    check_decide(submit.decide)
+    if not 0 <= whole(submit.partition, "partition") < partitions:
+        there = f"the simulated cluster has partitions 0 to {partitions - 1}"
+        raise ValueError(
+            f"{submit} is for partition {submit.partition}, and {there}; write simulate(..., partitions=N)"
+        )
     return submit
+
+
+def _opened(application: Simulated, directory: Path) -> View[Any]:
+    view: Any = application.view(directory)
+    if not callable(getattr(view, "load_mark", None)):
+        raise TypeError(f"Simulated(view=...) expects a function that opens a view, it returned {shown(view)}")
+    return cast(View[Any], view)

@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection, Iterable
 from random import Random
 
 import attrs
+import trio
 
-from waltz_testing.simulation.plan import FAULTS, Plan, Submit, draw_plan
+from waltz_testing.simulation.plan import FAULTS, Plan, Submit, check_faults, draw_plan
 from waltz_testing.simulation.play import Played, Simulated, check_submit, play
 from waltz_testing.simulation.shrink import shrink
-from waltz_trio.client.arguments import at_least_1
+from waltz_trio.client.arguments import at_least_1, whole
 from waltz_trio.client.shown import shown
 
 
@@ -79,8 +80,9 @@ def simulate(
     Raises:
         SimulationError: an invariant does not hold; `apply` or `decide` raises; a call never ends; views differ. Its
             text is the transcript of the smallest run that goes wrong so.
-        ValueError: an unknown kind of fault.
+        ValueError: an unknown kind of fault, no seeds, or a partition that there is not.
         TypeError: the workload gives something else than a `Submit`.
+        RuntimeError: Trio runs already.
     """
     _check_application(application)
     if not callable(workload):
@@ -89,14 +91,15 @@ def simulate(
         raise TypeError(f"seeds: expected whole numbers, such as range(100), found {shown(seeds)}")
     at_least_1(calls, "calls")
     at_least_1(partitions, "partitions")
-    unknown = sorted(set(faults) - set(FAULTS))
-    if unknown:
-        raise ValueError(f"unknown fault {unknown[0]!r}; known: {', '.join(FAULTS)}")
+    check_faults(faults)
+    if trio.lowlevel.in_trio_run():
+        raise RuntimeError("simulate runs Trio itself: call it from a plain test, not from an async function of Trio")
     total: Counter[str] = Counter()
     runs, simulated_ms = 0, 0
     for seed in seeds:
+        whole(seed, "a seed")
         plan = draw_plan(
-            seed, lambda rng: check_submit(workload(rng)), calls=calls, partitions=partitions, faults=faults
+            seed, lambda rng: check_submit(workload(rng), partitions), calls=calls, partitions=partitions, faults=faults
         )
         played = play(application, plan)
         if played.failure is not None:
@@ -104,6 +107,8 @@ def simulate(
         total.update(played.counts)
         runs += 1
         simulated_ms += played.simulated_ms
+    if not runs:
+        raise ValueError("seeds is empty: nothing would be tried; write seeds=range(100)")
     return Summary(runs, simulated_ms / 1000, dict(total))
 
 
