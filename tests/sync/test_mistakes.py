@@ -358,8 +358,8 @@ def test_a_database_that_is_locked_at_the_start_is_waited_for_and_logged_once(
         other.close()
     lines = [record.getMessage() for record in caplog.records if "partition 0: the view can" in record.getMessage()]
     assert len(lines) == 2, lines
-    assert "database is locked" in lines[0]
-    assert lines[1] == "partition 0: the view can be reached again"
+    assert f"database is locked (SqliteView {path})" in lines[0]
+    assert lines[1] == f"partition 0: the view can be reached again (SqliteView {path})"
 
 
 def test_a_client_of_trio_is_for_one_thread(cluster: RunningCluster) -> None:

@@ -60,9 +60,9 @@ def test_a_failed_sync_is_the_answer_to_every_batch_of_its_file_and_to_no_other(
     steps, answers = carried([A, B, C], [SyncFile("a"), "whole"], whole=whole)
     assert sum(isinstance(step, SyncWhole) for step in steps) == whole
     assert answers == [
-        DiskFailed(0, FaultKind.IO, "input/output error"),
+        DiskFailed(0, FaultKind.IO, "input/output error: a"),
         DiskDone(1),
-        DiskFailed(2, FaultKind.IO, "input/output error"),
+        DiskFailed(2, FaultKind.IO, "input/output error: a"),
     ]
 
 

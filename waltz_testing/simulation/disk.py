@@ -93,7 +93,7 @@ class SimDisk:
         """Read or list."""
         kind = None if self.fault is None else self.fault(effect)
         if kind is not None:
-            return failed(effect.ticket, _error(kind))
+            return failed(effect.ticket, effect.path, _error(kind))
         return look(self.open(), effect)
 
     def answer(self, step: Step) -> Failures | Exception | None:

@@ -33,6 +33,12 @@ CALLS_NO_CLIENT = (
 _ALL: dict[AtWork, None] = {}  # of this process; a thread puts or takes one at a time, and readers copy
 
 
+def named(view: Any) -> str:
+    """A view as the log names it: its class, and its file or database."""
+    where = getattr(view, "_where", "")
+    return f"{type(view).__name__}{where and f' {where}'}"
+
+
 class AtWork:
     """A method of a view, at work inside the block. Made for every one: what only an answer needs is found then."""
 
@@ -58,9 +64,7 @@ class AtWork:
             self._works.took_long(self)
 
     def __str__(self) -> str:
-        where = getattr(self.view, "_where", "")
-        view = f"{type(self.view).__name__}{where and f' {where}'}"
-        return f"{self._what()} of {view}, partition {self.partition}"
+        return f"{self._what()} of {named(self.view)}, partition {self.partition}"
 
     @property
     def seconds(self) -> float:

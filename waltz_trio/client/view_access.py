@@ -12,7 +12,7 @@ import trio
 from waltz_core.base.edge import Level
 from waltz_core.client.applier import Applied, ApplyFailed, BatchArrived, Commit, Poisoned, TakeNext, ViewDown
 from waltz_core.client.retry import ViewTries
-from waltz_trio.client.at_work import AtWork, Works, enter
+from waltz_trio.client.at_work import AtWork, Works, enter, named
 from waltz_trio.client.calls import Call
 from waltz_trio.client.instrument import Instrument
 from waltz_trio.client.parts import Part, Tell
@@ -173,11 +173,11 @@ class ViewAccess:
 
     def _is_down(self, part: Part, error: Exception) -> None:
         if part.down is None:
-            text = f"the view cannot be reached, and is tried again until it can: {error}"
+            text = f"the view cannot be reached, and is tried again until it can: {error} ({named(self._view)})"
             self._report(Level.WARNING, f"partition {part.partition}: {text}")
         part.down = str(error)
 
     def _is_up(self, part: Part) -> None:
         if part.down is not None:
-            self._report(Level.INFO, f"partition {part.partition}: the view can be reached again")
+            self._report(Level.INFO, f"partition {part.partition}: the view can be reached again ({named(self._view)})")
         part.down = None

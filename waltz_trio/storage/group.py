@@ -59,14 +59,14 @@ def carry_out(
     Args:
         whole: whether one sync of their file system makes these files durable.
     """
-    failures: dict[int, Exception] = {}
+    failures: dict[int, tuple[str, Exception]] = {}  # by ticket: where, and why
     wanted: dict[Sync, list[int]] = {}
     for batch in group:
         body, syncs = _trailing_syncs(batch.operations)
         for operation in body:
             error = yield operation
             if error is not None:
-                failures[batch.ticket] = error
+                failures[batch.ticket] = operation.path, error
                 break
         else:
             for sync in syncs:
@@ -74,9 +74,9 @@ def carry_out(
     unsynced = yield from _sync_all(list(wanted), whole)
     for sync, why in unsynced.items():
         for ticket in wanted[sync]:
-            failures.setdefault(ticket, why)
+            failures.setdefault(ticket, (sync.path, why))
     return [
-        failed(batch.ticket, failures[batch.ticket]) if batch.ticket in failures else DiskDone(batch.ticket)
+        failed(batch.ticket, *failures[batch.ticket]) if batch.ticket in failures else DiskDone(batch.ticket)
         for batch in group
     ]
 
@@ -117,11 +117,12 @@ def look(files: Files, effect: DiskRead | DiskList) -> DiskEvent:
             return DiskBytes(effect.ticket, files.read(effect.path, effect.offset, effect.length))
         return DiskListing(effect.ticket, files.entries(effect.path))
     except Exception as error:
-        return failed(effect.ticket, error)
+        return failed(effect.ticket, effect.path, error)
 
 
-def failed(ticket: int, error: Exception) -> DiskFailed:
-    """The answer to an effect that ended by an error."""
+def failed(ticket: int, path: str, error: Exception) -> DiskFailed:
+    """The answer to an effect that ended by an error; `path` is that of the file or directory, in the node's own."""
     if isinstance(error, OSError):
-        return DiskFailed(ticket, kind_of(error), error.strerror or str(error))
+        where = path if path not in ("", ".") else "the data directory"
+        return DiskFailed(ticket, kind_of(error), f"{error.strerror or error}: {where}")
     return DiskFailed(ticket, FaultKind.IO, f"an error in this process: {described(error)}")
