@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +54,8 @@ def test_nodes_are_replaced_added_and_drained_under_load(
         assert plan[-1] == f"take storage node {old} out of ZooKeeper"
         assert len(plan) == 2 + 6 * 2
         assert main(["storage", *replace, *config]) == 1, "it takes a node away, which needs a word"
+        interrupt_at("[2/", signal.SIGTERM, "storage", *replace, "--yes", *config)
+        interrupt_at("[2/", signal.SIGINT, "storage", *replace, "--yes", *config)
         assert storage(*replace, "--yes").endswith("done\n")
         assert storage(*replace, "--yes") == "nothing is left to do\n"
         cluster.children["storage-0"].stop()
@@ -89,6 +94,18 @@ def test_nodes_are_replaced_added_and_drained_under_load(
         ):
             assert main(["storage", *words, *config]) == 1
             assert problem in capsys.readouterr().err
+
+
+def interrupt_at(step: str, number: signal.Signals, *words: str) -> None:
+    """Interrupt a command at one of its steps: it ends in order, and says how to go on."""
+    command = [sys.executable, "-m", "waltz_trio.cli.main", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any(line.startswith(step) for line in process.stdout)
+        process.send_signal(number)
+        told = process.communicate(timeout=60)[1]
+        assert process.returncode == 128 + number, told
+        assert f"Interrupted by {number.name}\nWhat was done stays done; the same command again goes on" in told
 
 
 def both(cluster: Cluster) -> None:

@@ -26,9 +26,12 @@ def audited(what: str) -> Iterator[None]:
     """Write the line when the block has ended, whichever way."""
     try:
         yield
-    except BaseException as error:
+    except Exception as error:
         shown = str(error) if isinstance(error, (WaltzError, OSError)) else type(error).__name__
         _write(what, f"failed: {' '.join(shown.split())}")
+        raise
+    except BaseException:
+        _write(what, "interrupted: nobody knows whether it was done")
         raise
     _write(what, "done")
 

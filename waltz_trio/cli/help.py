@@ -4,7 +4,7 @@ The spellings are those of the original's tools: short names of several letters 
 short while they stay unique, after one dash or two, options before and behind what they are about, and a value that
 looks like an option (`-s -h`). Of what is left to argparse this parser puts the complaints into the original's words.
 
-Exit status: 0 done, 1 refused or failed, 2 the call itself is wrong.
+Exit status: 0 done, 1 refused or failed, 2 the call itself is wrong, 130 interrupted by Ctrl-C, 143 by SIGTERM.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from waltz_core.base.errors import WaltzError
 from waltz_trio.base.durable import reason_of
+from waltz_trio.cli import interruption
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -178,6 +179,7 @@ def run(parser: Parser, words: Sequence[str]) -> int:
         given = parser.parse_args(words)
     except SystemExit as ended:  # the help, or a wrong call
         return ended.code if isinstance(ended.code, int) else FAILED_STATUS
+    interruption.begin()
     try:
         return int(given.run(given))
     except BrokenPipeError:
@@ -189,6 +191,12 @@ def run(parser: Parser, words: Sequence[str]) -> int:
         for line in (f"Error: {reason_of(error)}", *getattr(error, "__notes__", ())):
             print(line, file=sys.stderr)
         return int(getattr(given, "failed", FAILED_STATUS))
+    except BaseException as error:
+        if not interruption.is_interruption(error):
+            raise
+        status, words = interruption.told()
+        print(words, file=sys.stderr)
+        return status
 
 
 def as_object(words: str, work: Callable[[], int]) -> int:

@@ -15,14 +15,18 @@ from waltz_core.operations import moves
 from waltz_core.operations.moves import Step, describe
 from waltz_core.operations.view import ClusterView
 from waltz_trio.cli.audit import audited
+from waltz_trio.cli.interruption import advising
 from waltz_trio.cli.options import CONFIG, JSON, YES, Arguments, Command, CommandError, Option, confirm
 from waltz_trio.cli.tool import in_session
+from waltz_trio.cli.zookeeper import on_wait
 from waltz_trio.ports.gather import gather
 from waltz_trio.ports.tool import Tool
 from waltz_trio.zk.admin import change_store, read_cluster
 
 _LOOK_EVERY = 1.0  # seconds between looks at what is waited for
 _PATIENCE = 3600  # seconds that one wait may take
+
+_LEFT = "What was done stays done; the same command again goes on from here, and with --dry-run shows what is left"
 
 _TAKING = (moves.Swap, moves.Unassign, moves.Release, moves.RemoveNode)
 
@@ -42,15 +46,13 @@ async def _carry_out(plan: Plan, tool: Tool, arguments: Arguments) -> int:
     taking = any(isinstance(step, _TAKING) for step in steps)
     confirm(f"Go through these {len(steps)} steps?", given=arguments.flag("yes") or not taking)
     patience = arguments.number("timeout", _PATIENCE, least=1)
-    for number, step in enumerate(steps, start=1):
-        print(f"[{number}/{len(steps)}] {describe(step)} ...", flush=True)
-        try:
-            await _audited(tool, step, patience, delete=arguments.flag("delete-storage-files"))
-        except (WaltzError, OSError) as error:
-            raise CommandError(
-                f"{describe(step)}: {error}\nWhat was done stays done; the same command again goes on from here, "
-                "and with --dry-run shows what is left"
-            ) from error
+    with advising(lambda: _LEFT):
+        for number, step in enumerate(steps, start=1):
+            print(f"[{number}/{len(steps)}] {describe(step)} ...", flush=True)
+            try:
+                await _audited(tool, step, patience, delete=arguments.flag("delete-storage-files"))
+            except (WaltzError, OSError) as error:
+                raise CommandError(f"{describe(step)}: {error}\n{_LEFT}") from error
     print("done")
     return 0
 
@@ -86,7 +88,7 @@ async def _do(tool: Tool, step: Step, patience: int, *, delete: bool) -> None:
         case moves.AwaitWithout(storage, partition_id):
             await _wait(tool, patience, lambda view: moves.is_without(view, partition_id, storage))
         case _:
-            await change_store(tool.zk, tool.paths, moves.change_of(step))
+            await change_store(tool.zk, tool.paths, moves.change_of(step), on_wait)
 
 
 async def _wait(tool: Tool, patience: int, reached: Callable[[ClusterView], bool]) -> None:

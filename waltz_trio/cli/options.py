@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from waltz_core.base.errors import WaltzError
 from waltz_trio.cli.help import FAILED_STATUS, Parser, UsageError, as_object, run
+from waltz_trio.cli.interruption import blocking
 
 PARTITIONS_MAX = 1_000_000
 
@@ -284,7 +285,8 @@ def confirm(question: str, *, given: bool) -> None:
     if not sys.stdin.isatty():
         raise CommandError(f"{question} There is no terminal to ask on: give --yes")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)  # standard output may be for a program
-    answer = input()
+    with blocking():
+        answer = input()
     if answer.strip().lower() not in ("y", "yes"):
         raise CommandError("nothing was done")
 

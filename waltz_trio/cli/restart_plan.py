@@ -31,6 +31,7 @@ from waltz_core.operations.stopping import committed_marks
 from waltz_core.operations.view import ClusterView
 from waltz_trio.base import durable
 from waltz_trio.cli.help import Parser, UsageError
+from waltz_trio.cli.interruption import advising
 from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, CommandError, Option, parser_of
 from waltz_trio.cli.tool import in_session
 from waltz_trio.ports.gather import NODE_MAX, gather
@@ -143,7 +144,8 @@ async def _follow(tool: Tool, arguments: Arguments) -> int:
     walk = _Walk(tool, path, arguments.number("timeout", int(NODE_MAX), least=1))
     await walk.open(only, arguments.text_or_none("done"))
     if command is not None:
-        return await _run_all(walk, command, arguments.number("wait", _PATIENCE, least=0))
+        with advising(lambda: _left(walk, path)):
+            return await _run_all(walk, command, arguments.number("wait", _PATIENCE, least=0))
     await trio.sleep(_LOOK_AGAIN)  # whether a replica is level is judged over two looks
     move = await walk.look()
     if arguments.flag("json"):
@@ -151,6 +153,13 @@ async def _follow(tool: Tool, arguments: Arguments) -> int:
     else:
         print("\n".join(_lines(walk.steps, move, path)))
     return _STATUS[move.move]
+
+
+def _left(walk: _Walk, path: Path) -> str:
+    """What a walk that was interrupted leaves."""
+    begun = next((step.name for step in walk.steps if step.progress is Progress.BEGUN), None)
+    where = f"{path} keeps what is done: the same command again goes on there"
+    return where if begun is None else f"{begun} may be stopped or not. {where}, and restarts {begun} once more"
 
 
 async def _run_all(walk: _Walk, command: str, patience: int) -> int:

@@ -19,6 +19,7 @@ from waltz_core.wire import admin_messages as admin
 from waltz_trio.base import log
 from waltz_trio.cli import mend, moves
 from waltz_trio.cli.help import Parser
+from waltz_trio.cli.interruption import advising
 from waltz_trio.cli.options import (
     CONFIG,
     JSON,
@@ -302,7 +303,8 @@ async def _recover_partition(tool: Tool, arguments: Arguments) -> int:
                 info = await _session_info(destination_admin, int(partition_text))
             async with tool.data(data, destination_tls, offline=True) as port:
                 port.session_id, port.partition_id = info.session_id, int(partition_text)
-                await _copy(source_admin, port, info, int(batch_text))
+                with advising(lambda: "What was copied stays; the same command again copies what is missing"):
+                    await _copy(source_admin, port, info, int(batch_text))
     except (WaltzError, OSError) as error:
         raise CommandError(f"Partition {partition_text} failed to recover. \n{error}") from error
     return 0

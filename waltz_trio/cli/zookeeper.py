@@ -21,6 +21,7 @@ from waltz_core.zookeeper.store_metadata import StoreChange, StoreMaps
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ServerDescriptor
 from waltz_trio.cli.audit import audited
 from waltz_trio.cli.help import Parser, UsageError
+from waltz_trio.cli.interruption import interruptible
 from waltz_trio.cli.options import (
     CONFIG,
     JSON,
@@ -83,6 +84,7 @@ async def cluster_session(config: Config) -> AsyncIterator[tuple[ZnodeClient, Cl
     async with AsyncExitStack() as stack:
         with waiting("connecting to ZooKeeper"):
             opened = await stack.enter_async_context(open_cluster(config))
+        await stack.enter_async_context(interruptible())  # inside: the session with ZooKeeper is closed in order
         yield opened
 
 
@@ -289,7 +291,8 @@ async def _show_cluster_key(zk: ZnodeClient, paths: ClusterPaths, arguments: Arg
 # ---- storage nodes ---------------------------------------------------------------------------
 
 
-def _on_wait(stat: ZkStat) -> None:
+def on_wait(stat: ZkStat) -> None:
+    """Say who holds the admin lock; a tool that was killed holds it until its session with ZooKeeper times out."""
     print(f"Waiting for the admin lock, held by ZooKeeper session {stat.ephemeral_owner:#x} ...", file=sys.stderr)
 
 
@@ -303,7 +306,7 @@ async def _change(
     change = make(arguments)
     given = (f"--{name} {arguments.text(name)}" for name in _CHANGE_OPTIONS if arguments.flag(name))
     with audited(f"{what} {' '.join(given)} at {paths.root}"):
-        await change_store(zk, paths, change, _on_wait)
+        await change_store(zk, paths, change, on_wait)
     return 0
 
 
