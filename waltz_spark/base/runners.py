@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from typing import Any, Protocol, TypeVar
@@ -46,12 +48,29 @@ class Here:
             return [work(task) for task in tasks]
         if self._pool is None:
             # Not forked: the parent may have threads, of Arrow at least.
-            self._pool = ProcessPoolExecutor(self.width, mp_context=multiprocessing.get_context("spawn"))
+            spawn = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.width, mp_context=spawn, initializer=_end_with_parent)
         try:
             return list(self._pool.map(work, tasks))
         except BrokenExecutor:
             self.close()  # a process was killed: the others end too
             raise
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it has ended, in whatever way.
+
+    A pool ends its processes by a message. After SIGTERM or SIGKILL of their parent nobody sends it, and none of them
+    sees the end of the queue, since each holds both of its ends.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="waltz parent", daemon=True).start()
 
 
 class OnSpark:
