@@ -7,8 +7,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import stat
 import struct
+import subprocess
+import sys
 import zlib
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -24,6 +27,7 @@ import trio
 import waltz_trio as waltz
 from tests.spark.logs import KEY, make_log, make_records, random_payloads, write_control, write_segments
 from tests.spark.test_live import admin_endpoints, append, outside
+from waltz_core.storage import control
 from waltz_spark.archive.archive import (
     ArchiveReport,
     FileTask,
@@ -338,6 +342,32 @@ def test_nothing_is_restored_over_something(log: Path, root: str, tmp_path: Path
     archive(log, root)
     with pytest.raises(ArchiveError, match="is not empty"):
         restore(root, log, HERE)
+
+
+def test_a_restore_that_was_killed_is_begun_anew_by_the_same_command(
+    log: Path, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said that the directory was not empty, and the operator had to delete what the first one had left."""
+    archive(log, root)
+    target = tmp_path / "restored"
+    with monkeypatch.context() as patch:
+        patch.setattr("waltz_spark.archive.restore._check", lambda *_: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            restore(root, target, HERE)
+    assert any(target.rglob("*.seg"))
+    assert not (target / control.NAME).exists()
+    with monkeypatch.context() as patch:  # while it runs another one keeps away
+
+        def another(*_: object) -> None:
+            command = [sys.executable, "-m", "waltz_trio.cli.main", "spark", "restore", "--archive", root]
+            done = subprocess.run([*command, "--to", str(target)], capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stderr) == (1, f"Error: {target}: another restore works in it\n")
+
+        patch.setattr("waltz_spark.archive.restore._check", another)
+        restore(root, target, HERE)
+    assert sorted(path.name for path in target.iterdir())[-1] == control.NAME
+    with pytest.raises(ArchiveError, match="is not empty"):
+        restore(root, target, HERE)
 
 
 def test_a_damaged_archive_is_not_restored_to_a_directory_that_a_node_would_start_on(

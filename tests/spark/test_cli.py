@@ -147,3 +147,15 @@ def test_the_other_commands_do_not_load_the_pipeline() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.split()) == (0, []), done.stdout + done.stderr
+
+
+def test_what_an_interrupted_command_leaves_is_told(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("waltz_spark.cli.main.run_archive", interrupted)
+    assert main(["spark", "archive", "--directory", str(log), "--to", str(tmp_path / "archive")]) == 130
+    told = "Interrupted by SIGINT\nWhat is in the archive stays; the same command goes on behind it\n"
+    assert capsys.readouterr().err == told

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import Collection, Sequence
 from itertools import pairwise
@@ -33,6 +34,8 @@ THRESHOLD = 1_000_000_000
 
 _SHAPE = Shape(verify="none")  # the digests of the result are compared with those of the archive
 _WAVE = 4
+_UNFINISHED = "waltz-restore.unfinished"
+"""In a directory while a log is restored into it, which the next restore may then begin anew."""
 
 
 @record
@@ -85,17 +88,31 @@ def restore(
         partitions: which ones the node is to have; None = all, those without a record too.
 
     Raises:
-        ArchiveError: the directory is not empty, or what was written is not what was archived.
+        ArchiveError: the directory is not empty (what a restore that was interrupted has left is deleted), or what was
+            written is not what was archived.
         PipelineError: the archive cannot be read.
     """
-    begin = time.monotonic()
     state = read_archive(root)
     target = Path(directory).absolute()
     durable.make_directories(target.parent, 0o777)  # as others make them
     durable.make_directory(target)
     durable.sync_directory(target.parent)
-    if any(target.iterdir()):
-        raise ArchiveError(f"{target} is not empty; a log is restored into an empty directory")
+    lock = _begin(target)
+    try:
+        return _restore(state, target, runner, partitions, threshold, on_progress)
+    finally:
+        durable.close(lock)
+
+
+def _restore(
+    state: ArchiveState,
+    target: Path,
+    runner: Runner,
+    partitions: Collection[int] | None,
+    threshold: int,
+    on_progress: OnProgress | None,
+) -> RestoreReport:
+    begin = time.monotonic()
     now_ms = int(time.time() * 1000)
     wanted = [one for one in range(state.partition_count) if partitions is None or one in partitions]
     tasks = [task for one in wanted for task in _tasks(state, one, str(target), threshold, now_ms)]
@@ -113,8 +130,36 @@ def restore(
         if on_progress is not None:
             on_progress(done, total)
     _check(state, str(target), written, wanted, runner)
+    durable.unlink(target / _UNFINISHED)
     _write_control(target, state, wanted, now_ms)
     return RestoreReport(total, raw_size, len(written), time.monotonic() - begin, str(target))
+
+
+def _begin(target: Path) -> int:
+    """See that the directory is empty but for what a restore that was interrupted has left, which is deleted.
+
+    Returns:
+        A descriptor that keeps other restores out of it.
+
+    Raises:
+        ArchiveError: it holds something else, or a finished log, or another restore works in it.
+    """
+    names = {entry.name for entry in target.iterdir()}
+    left = _UNFINISHED in names and all(name == _UNFINISHED or name.isdecimal() for name in names)
+    if names and not left:
+        raise ArchiveError(f"{target} is not empty; a log is restored into an empty directory")
+    try:
+        lock = durable.open_locked(target / _UNFINISHED, 1)
+    except BlockingIOError:
+        raise ArchiveError(f"{target}: another restore works in it") from None
+    try:
+        durable.sync_directory(target)
+        for name in sorted(names - {_UNFINISHED}):
+            shutil.rmtree(target / name)
+    except BaseException:
+        durable.close(lock)
+        raise
+    return lock
 
 
 def _tasks(state: ArchiveState, partition: int, directory: str, threshold: int, now_ms: int) -> list[SegmentTask]:

@@ -41,6 +41,7 @@ from waltz_spark.cli.options import (
 from waltz_spark.read.options import parse_options
 from waltz_spark.write.files import sink_files
 from waltz_trio.cli.help import Parser, UsageError
+from waltz_trio.cli.interruption import advising
 
 _REJECTED = 3  # exit status: some rows are not in the log, but among the rejected ones, as configured
 
@@ -168,7 +169,8 @@ def _archive(arguments: argparse.Namespace) -> int:
             output["freed"] = _freed_found(freed)
         _show(arguments, text, output)
         return 0
-    with _runner(arguments) as runner, progress(arguments, "archive") as on_progress:
+    left = "What is in the archive stays; the same command goes on behind it"
+    with _runner(arguments) as runner, progress(arguments, "archive") as on_progress, advising(lambda: left):
         report = run_archive(plan, runner, on_progress)
     ratio = report.raw_size / report.file_size if report.file_size else 1.0
     text = (
@@ -356,7 +358,8 @@ def _restore(arguments: argparse.Namespace) -> int:
     partitions, archive = None, archive_of(arguments)
     if arguments.partitions is not None:
         partitions = parse_options({"archive": archive, "partitions": arguments.partitions}).partitions
-    with _runner(arguments) as runner, progress(arguments, "restore") as on_progress:
+    left = f"{arguments.to} holds a part, which no storage node starts on; the same command begins it anew"
+    with _runner(arguments) as runner, progress(arguments, "restore") as on_progress, advising(lambda: left):
         report = restore(
             archive,
             arguments.to,
