@@ -108,7 +108,7 @@ def cases() -> dict[str, tuple[str, Callable[[], tuple[Any, ...]]]]:
         ),
         "client: outcomes of rows": ("take_rows", lambda: (outcomes, 0, 1, COUNT + 1, [None] * COUNT, 0)),
         "client: cut the feed": ("cut_feed", lambda: (feed, 0, [], FeedData)),
-        "both: find a run of a partition": ("end_of_run", lambda: (read, 0, FeedData)),
+        "client and server: find a run of a partition": ("end_of_run", lambda: (read, 0, FeedData)),
         "client: follow the feed": ("mark_after", lambda: (read, -1)),
         "client: hand out the feed": ("hand_out", lambda: ([], Transaction, 0, read, payloads, None, None)),
         "client: cut a range": ("cut_records", lambda: (records, 0, len(records), COUNT)),
