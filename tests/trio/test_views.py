@@ -671,3 +671,17 @@ def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
         db.executescript("CREATE TABLE x (data); INSERT INTO x VALUES (zeroblob(100000))")
     db.close()
     assert waltz.SqliteView(tmp_path / "view.db", lambda txn, db: None).is_transient(full.value)
+
+
+def test_a_file_system_that_has_become_read_only_is_waited_for(tmp_path: Path) -> None:
+    """As one does whose disk fails, until it is mounted again; it ended the application."""
+    view = waltz.SqliteView(tmp_path / "view.db", lambda txn, db: None)
+    sqlite3.connect(tmp_path / "other.db").close()
+    db = sqlite3.connect(f"file:{tmp_path / 'other.db'}?mode=ro", uri=True)
+    with pytest.raises(sqlite3.OperationalError, match="attempt to write a readonly database") as refused:
+        db.execute("CREATE TABLE x (data)")
+    db.close()
+    assert not view.is_transient(refused.value), "it never could be written"
+    assert view.load_mark(0) == -1
+    assert view.is_transient(refused.value)
+    view.close()

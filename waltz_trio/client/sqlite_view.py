@@ -90,9 +90,13 @@ class SqliteView(SqlView[sqlite3.Cursor]):
         self._file: tuple[int, int] | None = None  # device and number of the file, once it was opened
 
     def _passes(self, error: Exception) -> bool:
-        return isinstance(error, sqlite3.OperationalError) and (
-            (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _TRANSIENT or isinstance(error, _UnreachableError)
-        )
+        if not isinstance(error, sqlite3.OperationalError):
+            return False
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_READONLY:
+            # It could be written before: its file system has become read-only, as one does whose disk fails.
+            return self._file is not None
+        return code in _TRANSIENT or isinstance(error, _UnreachableError)
 
     def _refuses_change(self, error: Exception) -> bool:
         return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_READONLY
