@@ -20,7 +20,7 @@ from waltz_core.storage.notes import RepairNote
 from waltz_core.storage.peers import Caller
 from waltz_core.storage.refusals import SE, Refusal
 from waltz_core.storage.repair import Repair, RepairResult
-from waltz_core.storage.replica import StorageReplica
+from waltz_core.storage.replica import State, StorageReplica
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_link import AdminLink
 from waltz_core.wire.shared import FailureCode
@@ -121,5 +121,9 @@ class Repairs:
         if problem:
             text = f"partition {partition_id}: not all could be repaired: {problem}"
             self._context.report(Level.WARNING, text)
+        replica = self._replicas[partition_id]
+        if not problem and replica.state in (State.STOPPED, State.LIMBO):
+            # Nothing was found that could be mended, which is no success: the disk still fails, and was reported.
+            problem = f"it is still out of service: {replica.reason}"
         answer = admin.RepairResponse(under_way.seq_num, partition_id, ranges, problem or None)
         self._context.reply(under_way.caller.conn, answer)

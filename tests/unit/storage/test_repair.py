@@ -283,6 +283,9 @@ def test_a_partition_that_stopped_is_opened_again_by_a_repair() -> None:
     nodes.desks[0].disk.fault = lambda effect: FaultKind.IO if isinstance(effect, WriteAt) else None
     nodes.desks[0].storage(wire.AppendRequest(5, 1, 0, some(12, 1), False))
     assert replica(nodes.desks[0]).state is State.STOPPED
+    nodes.desks[0].disk.fault = lambda effect: FaultKind.IO
+    assert outcomes(still := nodes.repair(0, 1)) == []
+    assert still.message.startswith("it is still out of service: the disk failed: ")
     nodes.desks[0].disk.fault = None
     assert outcomes(nodes.repair(0, 1)) == []
     assert replica(nodes.desks[0]).state is State.OPEN
