@@ -43,14 +43,14 @@ class Handlers(dict[type, Callable[[int, Any], None]]):
         raise unknown_event(self._machine, kind, self)
 
 
-def unknown_event(machine: str, found: type, known: Iterable[type]) -> TypeError:
+def unknown_event(machine: str, kind: type, known: Iterable[type]) -> TypeError:
     """What to raise where a driver hands in what is no event of a machine.
 
     Only a driver can do that, never a peer: to pass over it would leave whoever waits for it waiting forever.
     """
-    names = ", ".join(sorted(kind.__name__ for kind in known))
+    names = ", ".join(sorted(each.__name__ for each in known))
     return TypeError(
-        f"{machine}.step expects events of these classes, found {found.__module__}.{found.__qualname__}: {names}"
+        f"{machine}.step expects events of these classes, found {kind.__module__}.{kind.__qualname__}: {names}"
     )
 
 
