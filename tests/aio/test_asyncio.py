@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import textwrap
@@ -12,9 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 import waltz_asyncio as waltz
 from tests.sync.conftest import ClusterThread
+from waltz_asyncio.bridge import enter, leave
+from waltz_sync.held import Held
+from waltz_sync.portal import Portal
 from waltz_trio.client import at_work
 
 TEXT = waltz.Utf8()
@@ -235,6 +240,46 @@ def test_a_cancelled_task_waits_until_nothing_goes_on_behind_it_and_says_what_fo
             assert "view.db, partition 0, ran for" in note
 
     run(cluster, body)
+
+
+@pytest.mark.parametrize("way", ["entered", "left"])
+def test_a_cancelled_task_waits_until_the_block_that_it_enters_or_leaves_has_ended(way: str) -> None:
+    class Slow(contextlib.AbstractAsyncContextManager[None]):
+        async def __aenter__(self) -> None:
+            if way == "entered":
+                await self._hold()
+
+        async def __aexit__(self, *_: object) -> None:
+            await self._hold()
+
+        async def _hold(self) -> None:
+            with trio.CancelScope(shield=True):
+                await resume.wait()
+
+    resume = trio.Event()
+
+    async def main() -> None:
+        portal = Portal()
+        portal.start()
+        try:
+            held = Held(portal, Slow(), None)
+            if way == "left":
+                await enter(held, portal)
+            task = asyncio.ensure_future(enter(held, portal) if way == "entered" else leave(held, None))
+            await asyncio.sleep(0)
+            for _ in range(3):
+                task.cancel()
+                await asyncio.sleep(0)
+            assert not task.done()
+            portal.post(resume.set)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert held.ended.done()
+        finally:
+            portal.post(resume.set)
+            portal.stop()
+
+    asyncio.run(main())
 
 
 def test_an_exception_of_the_body_comes_out_as_it_is(cluster: ClusterThread) -> None:

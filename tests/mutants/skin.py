@@ -861,6 +861,13 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/sync/test_client.py",),
     ),
     Mutant(
+        "a cancelled task of asyncio goes on while its block still ends",
+        "waltz_asyncio.bridge",
+        "            await ended(held.ended)\n        raise\n    held.judge",
+        "            pass\n        raise\n    held.judge",
+        ("tests/aio/test_asyncio.py",),
+    ),
+    Mutant(
         "a znode that holds null ends a tool by an error of its own",
         "waltz_trio.zk.admin",
         '        return decode(data or b"")\n    except',
