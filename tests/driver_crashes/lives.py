@@ -56,7 +56,7 @@ from waltz_core.storage.effects import (
     WriteAt,
 )
 from waltz_spark.archive.archive import plan_archive, run_archive
-from waltz_spark.archive.restore import restore
+from waltz_spark.archive.restore import may_begin, restore
 from waltz_spark.base.objects import LocalStore
 from waltz_spark.base.runners import Here
 from waltz_spark.read.options import parse_options
@@ -538,8 +538,9 @@ async def _run_restore(root: Path, recorder: Recorder) -> None:
 
 def _judge_restore(content: Tree, acknowledged: Any) -> str | None:
     through, written = acknowledged
-    if not through and f"deep/storage/{control.NAME}" not in content:
-        return None  # no node starts on it
+    if not through and f"deep/storage/{control.NAME}" not in content:  # no node starts on it
+        names = {name.split("/")[2] for name in content if name.startswith("deep/storage/")}
+        return None if may_begin(names) else f"it cannot be begun anew: {sorted(names)}"
     if content.get(f"deep/storage/{control.NAME}") is None:
         return "the control file is gone"
     return _judge_authority(content, written)

@@ -41,6 +41,7 @@ _ELSEWHERE = {
     "waltz_trio/node/proxy_cache.py:__init__": "a lock of a cache whose content is deleted at start, never used again",
     "waltz_trio/node/proxy_cache.py:_clear": "that deletion",
     "waltz_trio/node/proxy_cache.py:_change": "what may be lost or torn: it is read by its checksum, or asked again",
+    "waltz_spark/archive/restore.py:_begin": "removal of what an interrupted restore has left, which is written anew",
     "waltz_spark/seal/places.py:outgrown": "removal of a directory of what was outgrown, which may come back",
 }
 """Functions that write without the port, and why that may be."""

@@ -152,7 +152,7 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "an error does not fail its batch",
         "waltz_trio.storage.group",
-        "                failures[batch.ticket] = error\n                break\n",
+        "                failures[batch.ticket] = operation.path, error\n                break\n",
         "                break\n",
     ),
     # ---- commits ------------------------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ THRESHOLD = 1_000_000_000
 
 _SHAPE = Shape(verify="none")  # the digests of the result are compared with those of the archive
 _WAVE = 4
-_UNFINISHED = "waltz-restore.unfinished"
+UNFINISHED = "waltz-restore.unfinished"
+_SCRATCH = f"{control.NAME}.new"  # the control file before it has its name; it is written over
 """In a directory while a log is restored into it, which the next restore may then begin anew."""
 
 
@@ -130,9 +131,16 @@ def _restore(
         if on_progress is not None:
             on_progress(done, total)
     _check(state, str(target), written, wanted, runner)
-    durable.unlink(target / _UNFINISHED)
     _write_control(target, state, wanted, now_ms)
+    durable.unlink(target / UNFINISHED)  # which may come back: beside a control file it means nothing
     return RestoreReport(total, raw_size, len(written), time.monotonic() - begin, str(target))
+
+
+def may_begin(names: Collection[str]) -> bool:
+    """Whether a directory is empty, or holds nothing but what a restore that was interrupted has left."""
+    return not names or (
+        UNFINISHED in names and all(name in (UNFINISHED, _SCRATCH) or name.isdecimal() for name in names)
+    )
 
 
 def _begin(target: Path) -> int:
@@ -145,16 +153,15 @@ def _begin(target: Path) -> int:
         ArchiveError: it holds something else, or a finished log, or another restore works in it.
     """
     names = {entry.name for entry in target.iterdir()}
-    left = _UNFINISHED in names and all(name == _UNFINISHED or name.isdecimal() for name in names)
-    if names and not left:
+    if not may_begin(names):
         raise ArchiveError(f"{target} is not empty; a log is restored into an empty directory")
     try:
-        lock = durable.open_locked(target / _UNFINISHED, 1)
+        lock = durable.open_locked(target / UNFINISHED, 1)
     except BlockingIOError:
         raise ArchiveError(f"{target}: another restore works in it") from None
     try:
         durable.sync_directory(target)
-        for name in sorted(names - {_UNFINISHED}):
+        for name in sorted(names - {UNFINISHED, _SCRATCH}):
             shutil.rmtree(target / name)
     except BaseException:
         durable.close(lock)
