@@ -168,6 +168,7 @@ class Marks:
         self._feeds: dict[bytes, None] = {}
         self._windows: dict[bytes, int] = {}  # request of a feed window → the last id it is good for
         self._asked: dict[tuple[str, int, int], None] = {}  # client, partition, id whose payload was asked for
+        self._owed: dict[tuple[str, int, int], int] = {}  # connection → bytes of a frame that are still to come
         self._fed: dict[tuple[str, int], int] = {}  # highest id sent on a connection
         self._pending: dict[tuple[str, int, int], tuple[int, Any]] = {}  # → appends without a verdict, session
         self._held: frozenset[tuple[str, int]] = frozenset()  # (storage node, partition) as assigned
@@ -184,7 +185,8 @@ class Marks:
     def _on_send(self, node: SimNode, conn: int, data: bytes) -> None:
         if node.name.startswith(HOSTILE):
             return  # its frames need not be frames
-        at, end, before = 0, len(data), -1
+        end, before, key = len(data), -1, (node.name, node.epoch, conn)
+        at = self._owed.pop(key, 0)  # a large frame comes in pieces
         while end - at > HEADER_SIZE:
             magic, version, length = HEADER.unpack_from(data, at)
             body = at + HEADER_SIZE
@@ -200,6 +202,8 @@ class Marks:
                 before = kind
             elif magic == HELLO_MAGIC:
                 before = -1
+        if at > end:
+            self._owed[key] = at - end
         if end - at == HEADER_SIZE and data[at] == CLIENT and node.name not in self.observer.servers:
             self.reach("a client wrote a keep-alive")
 
