@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 import trio
+import trio.testing
 
 from waltz_trio.cli.audit import audited
 from waltz_trio.cli.help import Parser, run
@@ -86,3 +87,18 @@ def test_ctrl_c_outside_of_a_session_is_no_traceback(capsys: pytest.CaptureFixtu
 
     assert run_of(work) == 130
     assert capsys.readouterr().err == "Interrupted by SIGINT\n"
+
+
+def test_a_command_whose_supervisor_ignores_both_signals_runs_on() -> None:
+    async def session() -> None:
+        async with interruptible():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.raise_signal(number)
+            await trio.testing.wait_all_tasks_blocked()
+
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert run_of(lambda: trio.run(session) or 0) == 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

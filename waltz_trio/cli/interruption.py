@@ -39,11 +39,11 @@ async def interruptible() -> AsyncIterator[None]:
 
     from waltz_trio.base.background import background_nursery
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     # A script that puts a command into the background has it ignore Ctrl-C.
     heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
+    if not heard or threading.current_thread() is not threading.main_thread():
+        yield
+        return
     scope = trio.CancelScope()
 
     async def listen(*, task_status: trio.TaskStatus[None]) -> None:
