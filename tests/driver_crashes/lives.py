@@ -269,7 +269,7 @@ async def _run_groups(seed: int, whole: bool, root: Path, recorder: Recorder) ->
                 written[ticket].append((name, ends[name], data))
                 ends[name] += _RECORD
             for _ in range(100):
-                disk._in_place.took(0.0, 0.0)  # it has been quick, and idle
+                disk._in_place.took(0.0)  # it has been quick
             disk.offer(DiskBatch(ticket, (*operations, *map(SyncFile, touched))))
         disk.settle()
         with trio.fail_after(PATIENCE):

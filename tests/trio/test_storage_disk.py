@@ -534,10 +534,10 @@ def append(ticket: int, path: str = "0", size: int = 8) -> DiskBatch:
 
 @asynccontextmanager
 async def quick(path: Path) -> AsyncIterator[tuple[Disk, WatchedFiles, Completions]]:
-    """A disk whose syncs have taken no time so far, and which has been idle."""
+    """A disk whose syncs have taken no time so far."""
     async with watched(path, whole=False) as (disk, files, found):
         for _ in range(100):
-            disk._in_place.took(0.0, 0.0)
+            disk._in_place.took(0.0)
         yield disk, files, found
 
 
@@ -595,34 +595,25 @@ async def test_an_abandoned_disk_does_nothing_in_place(tmp_path: Path) -> None:
 
 def test_a_slow_disk_is_left_to_the_writer_until_it_has_been_quick_again() -> None:
     policy = InPlace()
-    assert not policy.allows(10.0)  # nothing is known yet
+    assert not policy.allows()  # nothing is known yet
     for _ in range(3):
-        policy.took(0.0002, 10.0)
-    assert policy.allows(11.0)
-    policy.took(0.1, 11.0)
-    assert not policy.allows(20.0)
+        policy.took(0.0002)
+    assert policy.allows()
+    policy.took(0.1)
+    assert not policy.allows()
     waited = 0
-    while not policy.allows(20.0):
-        policy.took(0.0002, 11.0)
+    while not policy.allows():
+        policy.took(0.0002)
         waited += 1
     assert 30 < waited < 50
-    policy.took(LONGEST, 11.0)
-    assert not policy.allows(20.0)
-
-
-def test_a_disk_that_was_busy_a_moment_ago_is_left_to_the_writer() -> None:
-    """What comes as soon as a sync has ended has waited for it: it would have been received meanwhile."""
-    policy = InPlace()
-    for _ in range(50):
-        policy.took(0.001, 10.0)
-    assert not policy.allows(10.0005)
-    assert policy.allows(10.0011)
+    policy.took(LONGEST)
+    assert not policy.allows()
 
 
 def test_what_begins_a_segment_or_is_large_is_left_to_the_writer() -> None:
     assert simple(append(1))
-    assert simple(append(1, size=1 << 12))
-    assert not simple(append(1, size=(1 << 12) + 1))
+    assert simple(append(1, size=1 << 19))
+    assert not simple(append(1, size=(1 << 19) + 1))
     assert not simple(DiskBatch(1, (WriteAt("a", 0, b"x"),)))
     assert not simple(DiskBatch(1, (WriteAt("a", 0, b"x"), SyncFile("a"), SyncFile("b"))))
     assert not simple(DiskBatch(1, (Create("a"), WriteAt("a", 0, b"x"), SyncFile("a"))))

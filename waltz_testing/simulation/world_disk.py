@@ -130,7 +130,7 @@ class WorldDisk:
             self._queue(self._offered)
             self._queue(batch)
             self._write()
-        elif self._steps is None and not self._queued and self._policy.allows(self.world.now / 1000) and simple(batch):
+        elif self._steps is None and not self._queued and self._policy.allows() and simple(batch):
             self._offered = batch
         else:
             self._queue(batch)
@@ -172,7 +172,7 @@ class WorldDisk:
         except StopIteration as end:
             self._steps = self._step = None
             events: list[DiskEvent] = end.value
-            self._policy.took((self.world.now - self._begin) / 1000, self.world.now / 1000)
+            self._policy.took((self.world.now - self._begin) / 1000)
             return events
         return []
 

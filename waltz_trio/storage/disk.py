@@ -117,7 +117,7 @@ class Disk:
         offered, self._offered = self._offered, None
         if offered is not None:
             self.perform(offered)
-        elif not self._writing and self._in_place.allows(time.perf_counter()) and simple(batch):
+        elif not self._writing and self._in_place.allows() and simple(batch):
             self._offered = batch
             return
         self.perform(batch)
@@ -128,7 +128,7 @@ class Disk:
         if batch is not None and not self._groups.closed:
             self.statistics.in_place += 1
             seconds, events = self._carry_out([batch])
-            self._in_place.took(seconds, time.perf_counter())
+            self._in_place.took(seconds)
             self._deliver(events)
 
     async def close(self) -> None:
@@ -195,9 +195,8 @@ class Disk:
 
     def _on_groups(self, groups: Sequence[_Carried]) -> None:
         """In the thread of Trio: groups are done."""
-        now = time.perf_counter()
         for seconds, events in groups:
-            self._in_place.took(seconds, now)
+            self._in_place.took(seconds)
             self._writing -= len(events)
             self._deliver(events)
 
