@@ -605,7 +605,7 @@ def test_a_slow_disk_is_left_to_the_writer_until_it_has_been_quick_again() -> No
     while not policy.allows():
         policy.took(0.0002)
         waited += 1
-    assert 30 < waited < 50
+    assert 20 < waited < 40
     policy.took(LONGEST)
     assert not policy.allows()
 

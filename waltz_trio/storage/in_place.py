@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from waltz_core.storage.effects import DiskBatch, SyncFile, WriteAt
 
-LONGEST = 0.002  # seconds that other requests may wait for the event loop
+LONGEST = 0.005  # seconds that other requests may wait for the event loop
 _BYTES_MAX = 1 << 19  # of a batch: copying more takes as long as a sync
 _FADES = 0.9  # what is left of the slowest sync with each one behind it
 
