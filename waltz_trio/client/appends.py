@@ -185,10 +185,9 @@ class Appends:
         ):
             based_on = mark_of(based_on, "based_on")
         data, header, locks = self._encode(partition, append, based_on)
-        write, names = locks.write, locks.names
         if based_on is None:
             based_on = locks.client_mark
-        pending = Pending(self._life, partition, len(data), names, len(write), append.result)
+        pending = Pending(self._life, partition, len(data), locks, append.result)
         if self._timed is not None:
             pending._timing = self._timed.append_began(partition, None)
         # Who appends one at a time need not wait until others might append, too: nobody did so beside the last one.
@@ -196,8 +195,8 @@ class Appends:
         self.unjudged.add(pending)
         self.unjudged_size += len(data)
         self._appended.add(partition)
-        read, adds, checksum = locks.read, locks.append, signed_crc(data)
-        post(Submit(partition, pending, based_on, write, read, adds, header, data, checksum, names))
+        write, read, adds, names = locks.write, locks.read, locks.append, locks.names
+        post(Submit(partition, pending, based_on, write, read, adds, header, data, signed_crc(data), names))
         return pending
 
     def launch(self, partition: int, pendings: list[Pending], columns: Columns, based_on: int) -> None:

@@ -156,7 +156,7 @@ class Sending:
             row, call.row = call.row, None
             assert row is not None
             data, header, locks = row
-            call.pending = pending = Pending(life, partition, len(data), locks.names, len(locks.write), call.result)
+            call.pending = pending = Pending(life, partition, len(data), locks, call.result)
             pending._judge, pending._caller = judge, call
             if timed is not None:
                 pending._timing = timed.append_began(partition, call.timing)
@@ -182,7 +182,7 @@ class PartJudge:
         call, outcome = caller, pending._outcome
         assert isinstance(call, Call)
         assert isinstance(outcome, Failed)
-        call.failure = self._engine.life.error_of(outcome, pending._names, pending._writes)
+        call.failure = self._engine.life.error_of(outcome, pending._locks)
         if outcome.reason is Reason.LOCK and self._engine.instrument is not None:
             self._engine.instrument.conflict(self._part.partition, outcome.blocking_id)
         self._post(self._part, judge(call, outcome))

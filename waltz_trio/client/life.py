@@ -31,6 +31,7 @@ from waltz_core.base.errors import (
 )
 from waltz_core.base.lock import Conflict, Lock, LockKind
 from waltz_core.client.calls import ClusterLost, Failed, Joined, Open, PartitionStatus, Phase, Reason, StatusChanged
+from waltz_core.client.columns import RowLocks
 from waltz_core.client.node import ClientNode
 from waltz_core.wire.lock_names import name_at
 from waltz_trio.base.background import Background
@@ -159,16 +160,11 @@ class Life:
 
     # ---- what an error means -------------------------------------------------------------------------
 
-    def error_of(self, failed: Failed, names: bytes, writes: int) -> ClientError:
-        """What the outcome of an append is for the application.
-
-        Args:
-            names: of its locks, the write locks first.
-            writes: how many those are.
-        """
+    def error_of(self, failed: Failed, locks: RowLocks) -> ClientError:
+        """What the outcome of an append with these locks is for the application."""
         match failed.reason:
             case Reason.LOCK:
-                return _conflict_of(failed, names, writes)
+                return _conflict_of(failed, locks)
             case Reason.CLIENT_AHEAD:
                 return self._ahead(failed.partition)
             case Reason.BEFORE_START:
@@ -192,12 +188,13 @@ class Life:
         return ClientAheadError(partition, max(status.seen_mark, status.delivered_mark), None)
 
 
-def _conflict_of(failed: Failed, names: bytes, writes: int) -> LockConflictError:
-    """What the server says about a lock, in the words of the application; the arguments are those of `error_of`."""
+def _conflict_of(failed: Failed, locks: RowLocks) -> LockConflictError:
+    """What the server says about a lock, in the words of the application."""
     why = failed.refusal
     if why is None or why.lock_kind not in (LockKind.WRITE, LockKind.READ):
         return LockConflictError(failed.partition, failed.blocking_id)
-    named = name_at(names, why.lock_index if why.lock_kind == LockKind.WRITE else writes + why.lock_index)
+    before = 0 if why.lock_kind == LockKind.WRITE else len(locks.write)  # the names of write locks come first
+    named = name_at(locks.names, before + why.lock_index)
     true = why.conflict == Conflict.TRUE
     return LockConflictError(
         failed.partition,

@@ -244,7 +244,7 @@ class SentRows:
         """A row did not commit; the bytes of those that are done with."""
         rows = self._of(effect.partition, token)
         locks = rows.locks_of(token)
-        rows.failed(token, self._life.error_of(effect, locks.names, len(locks.write)), effect.reason.name.lower())
+        rows.failed(token, self._life.error_of(effect, locks), effect.reason.name.lower())
         self.left -= 1
         return self._freed(rows)
 

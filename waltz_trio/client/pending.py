@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import trio
 
 from waltz_core.client.calls import Failed
+from waltz_core.client.columns import RowLocks
 from waltz_trio.client.life import Life
 from waltz_trio.client.values import Receipt
 
@@ -33,20 +34,18 @@ class Pending:
         "_event",
         "_judge",
         "_life",
-        "_names",
+        "_locks",
         "_outcome",
         "_result",
         "_size",
         "_timing",
-        "_writes",
         "partition",
     )
 
-    def __init__(self, life: Life, partition: int, size: int, names: bytes, writes: int, result: Any) -> None:
+    def __init__(self, life: Life, partition: int, size: int, locks: RowLocks, result: Any) -> None:
         self.partition = partition
         self._result = result  # for the receipt
-        self._names = names  # of its locks, the write locks first
-        self._writes = writes  # how many those are
+        self._locks = locks
         self._life = life
         self._size = size
         self._outcome: int | Failed | None = None
@@ -83,7 +82,7 @@ class Pending:
         outcome = self._outcome
         assert outcome is not None
         if isinstance(outcome, Failed):
-            raise self._life.error_of(outcome, self._names, self._writes)
+            raise self._life.error_of(outcome, self._locks)
         return Receipt(self.partition, outcome, value=self._result)
 
     def _committed(self, transaction_id: int) -> None:

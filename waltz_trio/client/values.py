@@ -83,15 +83,17 @@ class Receipt(int):
     """
 
     partition: int
-    attempts: int  # appends sent, the committed one included
-    conflicts: int  # appends refused because of a lock
-    value: Any  # `Append.result` of the append that committed
+    attempts: int = 1  # appends sent, the committed one included
+    conflicts: int = 0  # appends refused because of a lock
+    value: Any = None  # `Append.result` of the append that committed
 
     def __new__(
         cls, partition: int, transaction_id: int, attempts: int = 1, conflicts: int = 0, value: Any = None
     ) -> Self:
-        self = super().__new__(cls, transaction_id)
-        self.partition, self.attempts, self.conflicts, self.value = partition, attempts, conflicts, value
+        self = int.__new__(cls, transaction_id)
+        self.partition = partition
+        if attempts != 1 or conflicts or value is not None:  # else the class says it, which costs nothing
+            self.attempts, self.conflicts, self.value = attempts, conflicts, value
         return self
 
     @property
