@@ -52,17 +52,22 @@ def test_nothing_is_left_of_a_tests_own_cluster():
 """
 
 
-def test_fixtures_give_clusters_of_a_test_and_of_the_session(tmp_path: Path) -> None:
-    (tmp_path / "test_bank.py").write_text(textwrap.dedent(TESTS))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-W", "error", "--strict-markers", "-p", "waltz_testing.plugin", "."],
-        cwd=tmp_path,
+def run_in(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests of a folder with the plugin."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *options, "-p", "waltz_testing.plugin", "."],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
     )
+
+
+def test_fixtures_give_clusters_of_a_test_and_of_the_session(tmp_path: Path) -> None:
+    (tmp_path / "test_bank.py").write_text(textwrap.dedent(TESTS))
+    done = run_in(tmp_path, "-W", "error", "--strict-markers")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 passed" in done.stdout
 
@@ -94,15 +99,7 @@ def test_of_the_session(waltz_session_cluster): ...
 def test_a_marker_that_would_have_no_effect_is_refused(tmp_path: Path) -> None:
     """A number without a name was passed over, and so was a marker beside the cluster of the session."""
     (tmp_path / "test_wrong.py").write_text(WRONG)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "waltz_testing.plugin", "."],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    done = run_in(tmp_path, "--tb=line")
     assert "3 errors" in done.stdout, done.stdout + done.stderr
     takes = "@pytest.mark.waltz takes partitions=, storage_nodes=, servers=, settings=, found "
     assert f"{takes}2\n" in done.stdout

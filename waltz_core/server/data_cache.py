@@ -82,7 +82,7 @@ class _Shelf:
 _NOTHING = _Shelf()
 
 
-def run_of(first: int, transactions: Sequence[HasRecord]) -> RecordRun:
+def _run_of(first: int, transactions: Sequence[HasRecord]) -> RecordRun:
     """The records of transactions, from id `first` on."""
     if isinstance(transactions, RecordRun):
         return transactions
@@ -105,7 +105,7 @@ class DataCache:
         """Remember payloads of ids `first`, …; one larger than a quarter of the cache is not kept (as 0.13.2)."""
         if not transactions:
             return
-        records = run_of(first, transactions)
+        records = _run_of(first, transactions)
         shelf, size, limit = self._shelves.get(partition_id, _NOTHING), records.size(_OVERHEAD), self._bytes_max // 4
         newest = shelf.runs[-1] if shelf.runs else None
         if (newest is not None and first < newest.end) or size > limit:

@@ -16,11 +16,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from struct import Struct
-from typing import Protocol
 
-from waltz_core.base.ids import ReqId
 from waltz_core.base.twins import twin
-from waltz_core.wire.headers import HEADER_SIZE, HeaderRun
+from waltz_core.wire.headers import HEADER_SIZE, HasHeader, HeaderRun
 
 # One FeedData frame: magic 'L', codec version, length 29, type 4, request id, transaction id, header.
 # Every frame has the same size, so a run of them is sliced, not encoded again, for each subscriber.
@@ -33,16 +31,6 @@ _BLOCK = 1024  # transactions per block
 _EMPTY = _FRAME.pack(b"L", 0, _BODY_SIZE, _FEED_DATA, bytes(16), 0, 0)
 _PLACES = (*range(24, 32), *range(8, 24), *range(32, 36))
 """Where in a frame each byte of a header goes: transaction id, request id, header."""
-
-
-class HasHeader(Protocol):
-    """What the feed shows of a transaction besides its id."""
-
-    @property
-    def req_id(self) -> ReqId: ...
-
-    @property
-    def header(self) -> int: ...
 
 
 @twin

@@ -19,12 +19,13 @@ from waltz_core.server.appender import Committed
 from waltz_core.server.config import PartitionConfig
 from waltz_core.server.context import FeedRead, NodeContext, ReadFor, Reply
 from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders
-from waltz_core.server.feed_cache import FeedCache, HasHeader, encode_frames, frames_of
+from waltz_core.server.feed_cache import FeedCache, encode_frames, frames_of
 from waltz_core.server.peer import Peer
 from waltz_core.server.source import Beginning, Source
 from waltz_core.store.session_notes import HeadersRead
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.client_codec import EXTENDED
+from waltz_core.wire.headers import HasHeader
 
 FeedMessage = messages.FeedRequest | messages.FeedWindowRequest
 

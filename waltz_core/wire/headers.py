@@ -12,24 +12,27 @@ from typing import Protocol, overload
 from waltz_core.base.ids import ReqId
 from waltz_core.base.log import RecordHeader
 from waltz_core.wire.encoded_run import EncodedRun
-from waltz_core.wire.primitives import Field, Negative, read_count
+from waltz_core.wire.primitives import RECORD_HEADER_LAYOUT, Field, Negative, read_count
 
-_HEADER = Struct(">q16si")  # transaction id, request id, header
 _ID = Struct(">q20x")
-HEADER_SIZE = _HEADER.size
+HEADER_SIZE = RECORD_HEADER_LAYOUT.size
 
 
-class HasRecordHeader(Protocol):
-    """A record or its header."""
-
-    @property
-    def transaction_id(self) -> int: ...
+class HasHeader(Protocol):
+    """What the feed shows of a transaction besides its id."""
 
     @property
     def req_id(self) -> ReqId: ...
 
     @property
     def header(self) -> int: ...
+
+
+class HasRecordHeader(HasHeader, Protocol):
+    """A record or its header."""
+
+    @property
+    def transaction_id(self) -> int: ...
 
 
 class HeaderRun(EncodedRun[RecordHeader]):
@@ -46,7 +49,7 @@ class HeaderRun(EncodedRun[RecordHeader]):
         """The headers of records."""
         if isinstance(records, HeaderRun):
             return records
-        return cls(b"".join([_HEADER.pack(one.transaction_id, one.req_id, one.header) for one in records]))
+        return cls(b"".join([RECORD_HEADER_LAYOUT.pack(one.transaction_id, one.req_id, one.header) for one in records]))
 
     def __len__(self) -> int:
         return len(self.encoded) // HEADER_SIZE
@@ -62,10 +65,10 @@ class HeaderRun(EncodedRun[RecordHeader]):
             first, end, step = at.indices(len(self))
             assert step == 1, "a run has no gaps"
             return HeaderRun(self.encoded[first * HEADER_SIZE : max(first, end) * HEADER_SIZE])
-        return RecordHeader(*_HEADER.unpack_from(self.encoded, range(len(self))[at] * HEADER_SIZE))
+        return RecordHeader(*RECORD_HEADER_LAYOUT.unpack_from(self.encoded, range(len(self))[at] * HEADER_SIZE))
 
     def __iter__(self) -> Iterator[RecordHeader]:
-        for transaction_id, req_id, header in _HEADER.iter_unpack(self.encoded):
+        for transaction_id, req_id, header in RECORD_HEADER_LAYOUT.iter_unpack(self.encoded):
             yield RecordHeader(transaction_id, req_id, header)
 
     def dense(self, first: int) -> bool:

@@ -28,7 +28,7 @@ _INT32 = Struct(">i")
 _INT64 = Struct(">q")
 _FLOAT64 = Struct(">d")
 _KEY = Struct(">16s")
-_RECORD_HEADER = Struct(">q16si")
+RECORD_HEADER_LAYOUT = Struct(">q16si")  # transaction id, request id, header
 _RECORD_START = Struct(">q16sii")  # up to the length of the data
 _SESSION_INFO = Struct(">qqq")
 _MINUS_ONE = _INT32.pack(-1)
@@ -335,12 +335,12 @@ UUID_KEY = Field(_read_uuid, _write_uuid, 16)
 def _read_record_header(buffer: bytes, at: int, end: int) -> tuple[RecordHeader, int]:
     if end - at < 28:
         raise short(at, end, 28)
-    transaction_id, req_id, header = _RECORD_HEADER.unpack_from(buffer, at)
+    transaction_id, req_id, header = RECORD_HEADER_LAYOUT.unpack_from(buffer, at)
     return RecordHeader(transaction_id, req_id, header), at + 28
 
 
 def _write_record_header(out: bytearray, value: RecordHeader) -> None:
-    out += _RECORD_HEADER.pack(value.transaction_id, value.req_id, value.header)
+    out += RECORD_HEADER_LAYOUT.pack(value.transaction_id, value.req_id, value.header)
 
 
 RECORD_HEADER = Field(_read_record_header, _write_record_header, 28)
