@@ -434,6 +434,12 @@ CORPUS: tuple[Mutant, ...] = (
         "TransactionDataResponse(req_id, item.transaction_id, True, item.data, item.checksum)",
         "TransactionDataResponse(req_id, item.transaction_id, True, note.records[0].data, note.records[0].checksum)",
     ),
+    Mutant(
+        "whoever waits for a payload is not told that its partition goes",
+        "server.reads",
+        "        self._answer(self._fetches.close())\n",
+        "        self._fetches.close()\n",
+    ),
     # ---- storage ---------------------------------------------------------------------------------------------------
     Mutant(
         "answer before sync",

@@ -169,10 +169,10 @@ class Turns(Generic[T]):
         if queue is not None and queue.items:
             (self._leave if blocked else self._enter)(queue)
 
-    def clear(self) -> list[tuple[int, int]]:
-        """Drop everything; how much waited for whom."""
-        dropped = [(conn, len(queue.items)) for conn, queue in self._queues.items()]
-        for conn, _ in dropped:
+    def clear(self) -> list[tuple[int, T]]:
+        """Drop everything; what it was, each with its connection."""
+        dropped = [(conn, work) for conn, queue in self._queues.items() for _, work in queue.items]
+        for conn in list(self._queues):
             self.drop(conn)
         return dropped
 

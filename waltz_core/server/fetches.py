@@ -19,6 +19,7 @@ from waltz_core.base.contract import Tickets
 from waltz_core.base.ids import ReqId
 from waltz_core.base.turns import Shares, Turns
 from waltz_core.server.data_cache import DataCache
+from waltz_core.server.refusals import payload_not_here
 from waltz_core.store.session_notes import ReadFailed, RecordsRead
 from waltz_core.wire.client_messages import TransactionDataResponse
 
@@ -77,12 +78,15 @@ class DataFetches:
         """Nothing more is read for a connection that does not take what it was sent."""
         self._queue.block(conn, not writable)
 
-    def close(self) -> None:
-        """The partition goes: nothing of it will be answered."""
-        for conn, count in self._queue.clear():
-            self._held.free(conn, count)
+    def close(self) -> list[Answer]:
+        """The partition goes: whoever waits hears so, as one that asks later does. It may come back to this server."""
+        answers: list[Answer] = []
+        for conn, (req_id, transaction_id) in self._queue.clear():
+            self._held.free(conn, 1)
+            answers.append((conn, payload_not_here(req_id, transaction_id)))
         for transaction_id in list(self._asked):
-            self._take(transaction_id)
+            answers += [(conn, payload_not_here(req_id, transaction_id)) for conn, req_id in self._take(transaction_id)]
+        return answers
 
     def gone(self, conn: int) -> None:
         """A connection ended: nobody waits for its answers."""

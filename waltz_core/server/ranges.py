@@ -20,6 +20,7 @@ from waltz_core.base.ids import ReqId
 from waltz_core.base.log import RECORD_OVERHEAD, Record
 from waltz_core.base.turns import Shares, Turns
 from waltz_core.server.data_cache import DataCache
+from waltz_core.server.refusals import NOT_SERVED
 from waltz_core.store.session_notes import HeadersRead, ReadFailed, RecordsRead
 from waltz_core.wire.client_messages import (
     ErrorCode,
@@ -159,14 +160,16 @@ class RangeReads:
             if asked is not None and asked[0] == conn:
                 self._reads[token] = None  # it still counts against the reads under way
 
-    def close(self) -> None:
-        """The partition goes: nothing of it will be answered."""
-        for conn, count in self._queue.clear():
-            self._held.free(conn, count)
+    def close(self) -> list[Answer]:
+        """The partition goes: whoever waits hears so, as one that asks later does. It may come back to this server."""
+        waiting = [asked for _, asked in self._queue.clear()]
         for token, asked in self._reads.items():
             if asked is not None:
-                self._held.free(asked[0], 1)
+                waiting.append(asked)
                 self._reads[token] = None
+        for conn, _, _ in waiting:
+            self._held.free(conn, 1)
+        return [(conn, ErrorResponse(request.req_id, ErrorCode.NOT_SERVED, NOT_SERVED)) for conn, _, request in waiting]
 
     def writable(self, conn: int, writable: bool) -> None:
         """Nothing is read for a connection that does not take what it was sent."""

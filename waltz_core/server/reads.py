@@ -173,6 +173,6 @@ class Reads:
 
     def close(self) -> None:
         """The partition goes."""
-        self._fetches.close()
-        self._ranges.close()
+        self._answer(self._fetches.close())
+        self._clients.put_all(Reply(*answer) for answer in self._ranges.close())
         self._answer(self._marks.close("the partition is closed"))

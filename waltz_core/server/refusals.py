@@ -1,4 +1,4 @@
-"""Answers to appends that are not in the log and never will be."""
+"""Answers to appends that are not in the log and never will be, and about partitions that are not here."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ from waltz_core.wire.client_messages import (
     LockFailure,
     NamedAppendRequest,
     Refusal,
+    TransactionDataResponse,
 )
 
+NOT_SERVED = "the partition is not on this server"
 _TEXTS = {
     Refusal.GENERATION: "the request is of another generation of the partition",
     Refusal.NOT_MOUNTED: "this connection has no mount of the partition, or a newer one replaced it",
-    Refusal.NOT_SERVED: "the partition is not on this server",
+    Refusal.NOT_SERVED: NOT_SERVED,
 }
+
+
+def payload_not_here(req_id: ReqId, transaction_id: int) -> TransactionDataResponse:
+    """The payload of a partition that is not on this server; clients of all versions ask again a little later."""
+    # Java: the text of its exception, which clients show but do not parse.
+    return TransactionDataResponse(req_id, transaction_id, False, error="partition not ready")
 
 
 def refusal(req_id: ReqId, why: Refusal, text: str | None = None) -> AppendRefused:

@@ -15,7 +15,7 @@ from waltz_core.base.edge import Level, Report
 from waltz_core.base.ids import req_client, req_partition
 from waltz_core.server.client_port import Batch, ClientConn, ClientPort
 from waltz_core.server.context import NodeContext
-from waltz_core.server.refusals import refusal
+from waltz_core.server.refusals import payload_not_here, refusal
 from waltz_core.server.server_requests import SERVER_MESSAGES
 from waltz_core.server.source import ServedPartitions
 from waltz_core.server.step_budget import APPENDS
@@ -109,10 +109,7 @@ class Requests:
             case messages.MountRequest(req_id):
                 self._clients.reply(conn.conn, messages.MountResponse(req_id, messages.PartitionState.NOT_READY))
             case messages.TransactionDataRequest(req_id, transaction_id):
-                # Java: the text of its exception, which clients show but do not parse.
-                error = "partition not ready"
-                answer = messages.TransactionDataResponse(req_id, transaction_id, False, error=error)
-                self._clients.reply(conn.conn, answer)
+                self._clients.reply(conn.conn, payload_not_here(req_id, transaction_id))
             case messages.NamedAppendRequest(req_id):
                 self._clients.reply(conn.conn, refusal(req_id, messages.Refusal.NOT_SERVED))
             case _:

@@ -20,6 +20,7 @@ from waltz_core.server.cluster_port import ClusterPort
 from waltz_core.server.context import NodeContext
 from waltz_core.server.partition import NOT_OPEN_MARK, PartitionServer
 from waltz_core.server.partitions import Partitions
+from waltz_core.server.refusals import NOT_SERVED
 from waltz_core.server.snapshot import ServerSnapshot, statistics_of, status_of
 from waltz_core.server.storage_port import StoragePort
 from waltz_core.wire import client_messages as messages
@@ -119,7 +120,7 @@ class ServerRequests:
         if partition is None or partition.high_water_mark == NOT_OPEN_MARK:
             code, text = messages.ErrorCode.NOT_READY, "the partition has not been opened yet"
             if partition is None:
-                code, text = messages.ErrorCode.NOT_SERVED, "the partition is not on this server"
+                code, text = messages.ErrorCode.NOT_SERVED, NOT_SERVED
             if isinstance(message, messages.SetLogStartRequest):
                 what = f"raise the log start of partition {req_partition(message.req_id)} to {message.log_start}"
                 self._audit(conn, f"{what}: refused: {text}", changes=False)

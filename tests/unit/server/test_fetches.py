@@ -95,13 +95,15 @@ def test_nothing_waits_for_a_connection_that_has_gone() -> None:
     assert desk.rests()
 
 
-def test_a_partition_that_goes_answers_nobody() -> None:
+def test_a_partition_that_goes_tells_whoever_waits() -> None:
+    """It may come back to the same server: who was told nothing would wait for the answer over a sound connection."""
     desk = Desk()
     desk.ask(1, 1, 2)
     desk.launch()
     desk.ask(2, 3)
-    desk.fetches.close()
+    assert sorted(answered(desk.fetches.close())) == [(1, 1, False), (1, 2, False), (2, 3, False)]
     assert desk.rests()
+    assert desk.fetches.close() == []
 
 
 def test_nothing_is_read_for_a_connection_that_takes_no_data() -> None:

@@ -227,3 +227,23 @@ def test_a_partition_that_is_closed_answers_mounts_and_asks_for_nothing_more() -
     assert (out, nodes) == ([], [LinkUnwanted(NODE)])
     assert bench.context.alarms.next() is None
     assert bench.context.waiting.total == 0
+
+
+def test_a_partition_that_is_closed_answers_the_reads_that_wait() -> None:
+    """As it answers those that come later: it may come back to this server, over the same connections."""
+    bench = Bench()
+    bench.announce()
+    peer = bench.mount()
+    payload = messages.TransactionDataRequest(req_id(2), 4)
+    bench.partition.received(0, peer, [payload])
+    bench.partition.reads.range_asked(peer, messages.RecordRangeRequest(req_id(3), 0, 9, 0, 0, False), 20)
+    bench.work()
+    bench.partition.close(0)
+    _, clients, _ = bench.work()
+    assert clients[1:] == [
+        Reply(9, messages.TransactionDataResponse(req_id(2), 4, False, error="partition not ready")),
+        Reply(
+            9, messages.ErrorResponse(req_id(3), messages.ErrorCode.NOT_SERVED, "the partition is not on this server")
+        ),
+    ]
+    assert bench.context.waiting.total == 0

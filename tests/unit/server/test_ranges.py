@@ -170,12 +170,13 @@ def test_so_many_reads_are_under_way_and_those_for_connections_that_have_gone_co
     assert (answer[0], ids(answer), desk.held.total) == (2, [50], 0)
 
 
-def test_a_partition_that_goes_answers_nobody() -> None:
+def test_a_partition_that_goes_tells_whoever_waits() -> None:
     desk = Desk(range(0), mark=99)
     for first in range(10):
         desk.ask(1, first, first)
     desk.launch()
-    desk.ranges.close()
+    told = [(conn, error.code) for conn, error in desk.ranges.close() if isinstance(error, ErrorResponse)]
+    assert told == [(1, ErrorCode.NOT_SERVED)] * 10
     assert desk.held.total == 0
     for token, first, _ in desk.reads:
         assert desk.ranges.done(RecordsRead(token, records(range(first, first + 1))), desk.mark) is None
