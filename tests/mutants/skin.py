@@ -265,6 +265,13 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_storage_disk.py::test_batches_of_one_step_go_to_the_writer_in_order",),
     ),
     Mutant(
+        "the event loop stands still for a disk that is always slow",
+        "waltz_trio.storage.in_place",
+        " and self._mean < USUAL",
+        "",
+        ("tests/trio/test_storage_disk.py::test_a_disk_whose_syncs_all_take_a_while_is_left_to_the_writer",),
+    ),
+    Mutant(
         "one quick sync makes up for a slow one",
         "waltz_trio.storage.in_place",
         "self._slowest = max(seconds, self._slowest * _FADES)",

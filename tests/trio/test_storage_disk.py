@@ -50,7 +50,7 @@ from waltz_core.storage.node import StorageNode
 from waltz_testing.simulation.disk import SimDisk
 from waltz_trio.storage.disk import Disk
 from waltz_trio.storage.files import Files
-from waltz_trio.storage.in_place import LONGEST, InPlace, simple
+from waltz_trio.storage.in_place import LONGEST, USUAL, InPlace, simple
 from waltz_trio.storage.syncs import FileSyncs, SyncTimes
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "storage_dirs"
@@ -608,6 +608,17 @@ def test_a_slow_disk_is_left_to_the_writer_until_it_has_been_quick_again() -> No
     assert 20 < waited < 40
     policy.took(LONGEST)
     assert not policy.allows()
+
+
+def test_a_disk_whose_syncs_all_take_a_while_is_left_to_the_writer() -> None:
+    """The event loop would stand still most of the time, and serve reads in what is left."""
+    policy = InPlace()
+    for _ in range(100):
+        policy.took((USUAL + LONGEST) / 2)
+    assert not policy.allows()
+    for _ in range(10):
+        policy.took(USUAL / 10)
+    assert policy.allows()
 
 
 def test_what_begins_a_segment_or_is_large_is_left_to_the_writer() -> None:
