@@ -63,6 +63,7 @@ def observed(name: str) -> list[str]:
     for key, module, ending in ((PROFILE, "profiled", "prof"), (STAMPS, "stamped", "json")):
         directory = os.environ.get(key)
         if directory:
+            Path(directory).mkdir(parents=True, exist_ok=True)
             return ["-m", f"benchmarks.{module}", str(Path(directory) / f"{name}.{ending}")]
     return []
 

@@ -164,6 +164,7 @@ def test_a_wrong_storage_name_or_port_is_refused(run: Run) -> None:
     for name in ("a", "a:", "::1:6000"):
         assert run("add-storage-node", "-s", name, "-a", "1", "-g", "0") == (2, "", wrong)
     assert "1..65535" in run("add-storage-node", "-s", "a:1", "-a", "0", "-g", "0")[2]
+    assert "--group must be at least 0, found -1" in run("add-storage-node", "-s", "a:1", "-a", "2", "-g", "-1")[2]
 
 
 def test_what_needs_a_cluster_says_that_there_is_none(run: Run) -> None:

@@ -135,6 +135,12 @@ def test_a_keyed_call_that_died_with_its_process_is_made_again_and_pays_once() -
     assert seen[-1] == {"ann": OPENED - 20, "bob": OPENED + 20}
 
 
+def test_an_error_names_the_view_that_was_given() -> None:
+    pay = Step(5, Submit(transfer, "ann", "bob", 1, "order-1", key=Key("order-1", "request")))
+    with pytest.raises(SimulationError, match=r"needs a view that remembers keys: DictView\(\.\.\., keys="):
+        check_plan(BANK, Plan(5, (pay,), members=1))
+
+
 def put(txn: Transaction, db: sqlite3.Cursor) -> None:
     moved = txn.load(TRANSFER)
     for name, amount in ((moved.source, -moved.amount), (moved.target, moved.amount)):

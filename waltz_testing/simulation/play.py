@@ -31,7 +31,7 @@ from waltz_core.client.settings import ClientSettings
 from waltz_testing.simulation.cluster import ROOT, SimCluster
 from waltz_testing.simulation.plan import Fault, Plan, Submit
 from waltz_testing.simulation.virtual import VirtualDriver, run_virtually
-from waltz_testing.simulation.watch import WatchedView
+from waltz_testing.simulation.watch import WatchedView, watched
 from waltz_testing.simulation.world import SimNode
 from waltz_trio import Append, Application, Receipt, View
 from waltz_trio.client.arguments import check_decide, whole
@@ -166,7 +166,7 @@ class _Member:
         try:
             async with AsyncExitStack() as stack:
                 await stack.enter_async_context(client_on(VirtualDriver(self._node, client), client, 0.0))
-                self.view = WatchedView(_opened(self.run.application, self.directory), partial(self.run.applied, self))
+                self.view = watched(_opened(self.run.application, self.directory), partial(self.run.applied, self))
                 app = await stack.enter_async_context(client.materialize(self.view))
                 async with trio.open_nursery() as self._tasks:
                     self.application = app

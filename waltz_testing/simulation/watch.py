@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from waltz_trio import Batch, View
 
@@ -62,3 +62,8 @@ class WatchedView:
     def _check(self) -> None:
         if self.locked:
             raise ViewLockedError("the database of the view is locked")
+
+
+def watched(view: View[Any], applied: Callable[[int, int], None]) -> WatchedView:
+    """The view, watched, under the name of its own class: errors tell that name."""
+    return cast(WatchedView, type(type(view).__name__, (WatchedView,), {})(view, applied))

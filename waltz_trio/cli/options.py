@@ -105,7 +105,7 @@ class Arguments:
         text = self._values[name]
         partitions = parse_partitions(text)
         if not partitions:
-            raise UsageError(f'Partitions list is empty: "{text}"; a range begins with the lower number, such as 0-2')
+            raise UsageError(f'Partitions list is empty: "{text}"; expected numbers and ranges, such as 0-2,5')
         return partitions
 
 
@@ -121,7 +121,9 @@ def parse_number(text: str, bits: int = 32) -> int:
 
 
 def parse_partitions(text: str) -> tuple[int, ...]:
-    """`0-2,3,4-5` → (0, 1, 2, 3, 4, 5): sorted, each once; `2-0` and `,` are empty.
+    """`0-2,3,4-5` → (0, 1, 2, 3, 4, 5): sorted, each once; `,` is empty.
+
+    A range that begins with the higher number is refused: beside others, 0.13.2 passes over it without a word.
 
     Raises:
         UsageError: it is no list of numbers and ranges.
@@ -136,6 +138,8 @@ def parse_partitions(text: str) -> tuple[int, ...]:
         first, dash, last = piece.partition("-")
         low = parse_number(first.strip())
         high = parse_number(last.strip()) if dash else low
+        if high < low:
+            raise UsageError(f"range {piece.strip()} is empty: it begins with the lower number, such as {high}-{low}")
         if high - low >= PARTITIONS_MAX:
             raise UsageError(f"range {piece.strip()} holds more than {PARTITIONS_MAX} partitions")
         partitions.update(range(low, high + 1))

@@ -159,7 +159,9 @@ def _left(walk: _Walk, path: Path) -> str:
     """What a walk that was interrupted leaves."""
     begun = next((step.name for step in walk.steps if step.progress is Progress.BEGUN), None)
     where = f"{path} keeps what is done: the same command again goes on there"
-    return where if begun is None else f"{begun} may be stopped or not. {where}, and restarts {begun} once more"
+    if begun is None:
+        return where
+    return f"{begun} may be stopped or not, and what the command began may go on. {where}, and restarts {begun} once more"
 
 
 async def _run_all(walk: _Walk, command: str, patience: int) -> int:

@@ -321,7 +321,7 @@ def _storage(arguments: Arguments) -> str:
 
 
 def _add(arguments: Arguments) -> Callable[[StoreMaps, int], StoreChange]:
-    storage, group, port = _storage(arguments), arguments.number("group"), _admin_port(arguments)
+    storage, group, port = _storage(arguments), arguments.number("group", least=0), _admin_port(arguments)
     return lambda maps, _: store_metadata.add_storage_node(maps, storage, group, port)
 
 
