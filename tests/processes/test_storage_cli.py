@@ -135,9 +135,10 @@ def test_what_cannot_be_done_is_said(cluster: Cluster, run: Run) -> None:
     assert "Storage must be in format of host:admin_port" in run("add-partition", "-s", "nowhere", "-p", "1")[2]
     assert "--online must be set to 'true' or 'false'" in run("availability", "-s", first, "-p", "0", "-o", "yes")[2]
     assert 'Partitions list is empty: ","' in run("remove-partition", "-s", first, "-p", ",")[2]
-    assert "range 3-1 is empty: it begins with the lower number, such as 1-3" in run(
-        "remove-partition", "-s", first, "-p", "0,3-1"
-    )[2]
+    assert (
+        "range 3-1 is empty: it begins with the lower number, such as 1-3"
+        in run("remove-partition", "-s", first, "-p", "0,3-1")[2]
+    )
     commands: list[tuple[str, ...]] = [
         ("repair", "-s", first),
         ("accept-limbo", "-s", first, "-y"),

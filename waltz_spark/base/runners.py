@@ -5,9 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeVar
 
 from waltz_spark.base.errors import PipelineError
@@ -35,12 +37,20 @@ class Here:
     def __init__(self, jobs: int = 1) -> None:
         self.width = jobs
         self._pool: ProcessPoolExecutor | None = None
+        self._lifeline: Connection | None = None  # nothing goes over it: its end is the end of the processes
 
     def close(self) -> None:
-        """End the processes; the next run would start others."""
+        """End the processes, once they have done what they are at; the next run would start others."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """End the processes at once, in the middle of what they do."""
+        lifeline, self._lifeline = self._lifeline, None
+        if lifeline is not None:
+            lifeline.close()
 
     def run(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         """See `Runner`."""
@@ -49,25 +59,30 @@ class Here:
         if self._pool is None:
             # Not forked: the parent may have threads, of Arrow at least.
             spawn = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.width, mp_context=spawn, initializer=_end_with_parent)
+            theirs, self._lifeline = spawn.Pipe(duplex=False)
+            self._pool = ProcessPoolExecutor(self.width, spawn, _end_with, (theirs,))
         try:
             return list(self._pool.map(work, tasks))
         except BrokenExecutor:
             self.close()  # a process was killed: the others end too
             raise
+        except KeyboardInterrupt:
+            self._let_go()  # nobody wants to wait for what they are at
+            self.close()
+            raise
 
 
-def _end_with_parent() -> None:
-    """End this process when the one that started it has ended, in whatever way.
+def _end_with(lifeline: Connection) -> None:
+    """End this process when the one that started it lets go of the other end, or has ended in whatever way.
 
     A pool ends its processes by a message. After SIGTERM or SIGKILL of their parent nobody sends it, and none of them
-    sees the end of the queue, since each holds both of its ends.
+    sees the end of the queue, since each holds both of its ends. Ctrl-C of a terminal, which reaches them too, is the
+    parent's to answer.
     """
-    parent = multiprocessing.parent_process()
-    assert parent is not None
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def wait() -> None:
-        parent.join()
+        lifeline.poll(None)
         os._exit(1)
 
     threading.Thread(target=wait, name="waltz parent", daemon=True).start()

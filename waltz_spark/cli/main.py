@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -41,7 +43,7 @@ from waltz_spark.cli.options import (
 from waltz_spark.read.options import parse_options
 from waltz_spark.write.files import sink_files
 from waltz_trio.cli.help import Parser, UsageError
-from waltz_trio.cli.interruption import advising
+from waltz_trio.cli.interruption import advising, terminable
 
 _REJECTED = 3  # exit status: some rows are not in the log, but among the rejected ones, as configured
 
@@ -56,21 +58,36 @@ def make_parser() -> Parser:
 
 @contextmanager
 def _runner(arguments: argparse.Namespace) -> Iterator[Runner]:
-    if arguments.master is None:
-        here = Here(max(1, arguments.jobs))
-        try:
-            yield here
-        finally:
-            here.close()
-        return
+    with terminable(), _on_spark(arguments) if arguments.master is not None else _here(arguments) as runner:
+        yield runner
+
+
+@contextmanager
+def _here(arguments: argparse.Namespace) -> Iterator[Runner]:
+    here = Here(max(1, arguments.jobs))
+    try:
+        yield here
+    finally:
+        here.close()
+
+
+@contextmanager
+def _on_spark(arguments: argparse.Namespace) -> Iterator[Runner]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
     from waltz_spark.spark.session import configure
 
+    answer = signal.getsignal(signal.SIGINT)
     builder = configure(SparkSession.builder.master(arguments.master).appName("waltz spark"))
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    # PySpark's answer to Ctrl-C asks the session, which is in the middle of an answer, to cancel its jobs. To stop the
+    # session, below, cancels them too.
+    signal.signal(signal.SIGINT, answer)
+    # Py4J logs Ctrl-C and the failures that it raises, with their traces, some by the root logger.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(lambda record: f"{os.sep}py4j{os.sep}" not in record.pathname)
     try:
         yield OnSpark(spark)
     finally:

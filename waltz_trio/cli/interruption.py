@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from types import FrameType
 
 _advice: list[str] = []  # of the blocks that were interrupted, the innermost first
 _signal = signal.SIGINT  # what interrupted the command
@@ -76,6 +77,27 @@ def blocking() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM interrupts the block as Ctrl-C does, by whatever answers that there: Trio, PySpark or Python itself."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        global _signal
+        _signal = signal.Signals(number)
+        answer = signal.getsignal(signal.SIGINT)
+        # A script that puts a command into the background has it ignore Ctrl-C.
+        (answer if callable(answer) else signal.default_int_handler)(signal.SIGINT, frame)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def begin() -> None:

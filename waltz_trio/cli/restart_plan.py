@@ -161,7 +161,7 @@ def _left(walk: _Walk, path: Path) -> str:
     where = f"{path} keeps what is done: the same command again goes on there"
     if begun is None:
         return where
-    return f"{begun} may be stopped or not, and what the command began may go on. {where}, and restarts {begun} once more"
+    return f"{begun} may be stopped or not, and its command may go on. {where}, and restarts {begun} once more"
 
 
 async def _run_all(walk: _Walk, command: str, patience: int) -> int:
