@@ -440,6 +440,12 @@ CORPUS: tuple[Mutant, ...] = (
         "        self._answer(self._fetches.close())\n",
         "        self._fetches.close()\n",
     ),
+    Mutant(
+        "whoever waits for a range is not told that its partition goes",
+        "server.reads",
+        "        self._clients.put_all(Reply(*answer) for answer in self._ranges.close())\n",
+        "        self._ranges.close()\n",
+    ),
     # ---- storage ---------------------------------------------------------------------------------------------------
     Mutant(
         "answer before sync",
