@@ -580,8 +580,15 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "a file elsewhere is synced with the directory",
         "waltz_trio.storage.files",
-        "return file is not None and file.device == self._root.device",
-        "return file is not None",
+        "file.synced and file.device == self._root.device for",
+        "file.synced for",
+        _DISK,
+    ),
+    Mutant(
+        "one sync of all may be the first of a file",
+        "waltz_trio.storage.files",
+        "file is not None and file.synced and file.device",
+        "file is not None and file.device",
         _DISK,
     ),
     Mutant(

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -50,6 +50,7 @@ from waltz_core.storage.node import StorageNode
 from waltz_testing.simulation.disk import SimDisk
 from waltz_trio.storage.disk import Disk
 from waltz_trio.storage.files import Files
+from waltz_trio.storage.group import SyncEach, SyncWhole
 from waltz_trio.storage.in_place import LONGEST, USUAL, InPlace, simple
 from waltz_trio.storage.syncs import FileSyncs, SyncTimes
 
@@ -467,8 +468,43 @@ async def test_a_file_on_another_file_system_is_synced_for_itself(tmp_path: Path
         for round_ in range(2, 5):
             await many(disk, found, 1 + FILES * round_)
         assert files.calls == disk.statistics.syncs
-        assert not files.covered("5")
-        assert files.covered("6")
+        assert not files.covers([SyncFile("6"), SyncFile("5")])
+        assert files.covers([SyncFile("6")])
+
+
+def test_the_first_sync_of_a_file_is_its_own(tmp_path: Path) -> None:
+    """A sync of the file system tells an error once: a process that was killed just then may have been told it."""
+    with closing(Files(tmp_path)) as files:
+        files.apply(Create("a"))
+        files.apply(WriteAt("a", 0, b"x"))
+    with closing(WatchedFiles(tmp_path, whole=True)) as files:
+        files.apply(WriteAt("a", 1, b"y"))
+        assert not files.covers([SyncFile("a")])
+        files.broken = {"a"}
+        with pytest.raises(OSError, match="input/output error"):
+            files.apply(SyncFile("a"))
+        assert not files.covers([SyncFile("a")])
+        files.broken = set()
+        files.apply(SyncFile("a"))
+        assert files.covers([SyncFile("a")])
+
+
+def test_a_simulated_disk_tells_an_error_of_a_whole_sync_once_more_for_the_file_that_it_befell() -> None:
+    """As Linux does: the error stays with each file until that is asked, though the disk works again."""
+    disk, wanted = SimDisk(), (SyncFile("a"), SyncFile("b"))
+    for sync in wanted:
+        disk.apply(Create(sync.path))
+        disk.apply(SyncDirectory(""))
+        disk.apply(WriteAt(sync.path, 0, b"x"))
+    disk.fault = lambda operation: FaultKind.IO if operation.path == "b" else None
+    assert isinstance(disk.answer(SyncWhole(wanted)), OSError)
+    disk.fault = None
+    failures = disk.answer(SyncEach(wanted))
+    assert isinstance(failures, dict)
+    assert list(failures) == [SyncFile("b")]
+    disk.apply(WriteAt("b", 0, b"x"))
+    assert disk.answer(SyncEach(wanted)) == {}
+    assert all(disk.durable(sync.path) == bytearray(b"x") for sync in wanted)
 
 
 def test_both_ways_are_timed_for_the_next_choice(tmp_path: Path) -> None:
@@ -478,6 +514,7 @@ def test_both_ways_are_timed_for_the_next_choice(tmp_path: Path) -> None:
     for sync in wanted:
         files.apply(Create(sync.path))
         files.apply(WriteAt(sync.path, 0, b"x"))
+        files.apply(sync)
     assert syncs.prefers_whole(wanted)
     syncs.whole(wanted)
     assert not syncs.prefers_whole(wanted)  # how long it takes is known

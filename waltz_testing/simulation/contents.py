@@ -23,15 +23,20 @@ class Content(Protocol):
 
 
 class Sectors:
-    """Bytes as the process sees them, bytes that survive, and which of them wait to be written."""
+    """Bytes as the process sees them, bytes that survive, and which of them wait to be written.
 
-    __slots__ = ("dirty", "durable", "sizes", "volatile")
+    Attributes:
+        untold: error by which a sync of the whole file system lost something of this file; its own next sync tells it.
+    """
+
+    __slots__ = ("dirty", "durable", "sizes", "untold", "volatile")
 
     def __init__(self, data: bytes = b"") -> None:
         self.volatile = bytearray(data)
         self.durable = bytearray(data)
         self.dirty: list[tuple[int, int]] = []  # byte ranges changed since the last sync
         self.sizes: list[int] = []  # sizes passed through since the last sync, the durable one first
+        self.untold: OSError | None = None
 
     @property
     def size(self) -> int:
@@ -100,6 +105,7 @@ class Sectors:
     def lose(self) -> None:
         """Only what is durable is left."""
         self.volatile = bytearray(self.durable)
+        self.untold = None
         self.forget()
 
     def _note_size(self) -> None:

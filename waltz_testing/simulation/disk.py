@@ -105,9 +105,7 @@ class SimDisk:
             return {sync: outcome for sync, outcome in outcomes.items() if isinstance(outcome, Exception)}
         try:
             if type(step) is SyncWhole:
-                for sync in step.files:
-                    self._fail(sync)
-                self.open().sync_whole()
+                self._sync_whole(step)
             else:
                 self.apply(step)  # type: ignore[arg-type]  # what is left is an operation
         except OSError as error:
@@ -120,20 +118,41 @@ class SimDisk:
         Raises:
             OSError: it failed; part of it may have happened.
         """
-        if self.fault is not None:
+        if self.fault is not None or type(operation) is SyncFile:
             self._fail(operation)
         (self._files or self.open()).apply(operation)
 
     def _fail(self, operation: Operation) -> None:
         kind = None if self.fault is None else self.fault(operation)
-        if kind is None:
-            return
         file = self.volume.files.get(operation.path)
+        error = None if kind is None else _error(kind)
         if file is not None and isinstance(operation, SyncFile):
-            file.fail_sync(self.rng)
-        elif file is not None and isinstance(operation, WriteAt) and operation.data:
+            error, file.untold = error or file.untold, None
+            if error is not None:
+                file.fail_sync(self.rng)
+        elif error is not None and file is not None and isinstance(operation, WriteAt) and operation.data:
             file.write(operation.offset, operation.data[: self.rng.randrange(len(operation.data))])
-        raise _error(kind)
+        if error is not None:
+            raise error
+
+    def _sync_whole(self, step: SyncWhole) -> None:
+        """It says that something failed; the file that lost something by that says so when it is asked itself.
+
+        Raises:
+            OSError: something was not made durable.
+        """
+        failed = None
+        for sync in step.files:
+            kind = None if self.fault is None else self.fault(sync)
+            if kind is not None:
+                failed = _error(kind)
+                file = self.volume.files.get(sync.path)
+                if file is not None:
+                    file.fail_sync(self.rng)
+                    file.untold = failed
+        if failed is not None:
+            raise failed
+        self.open().sync_whole()
 
     # ---- what happens to disks -------------------------------------------------------------------
 

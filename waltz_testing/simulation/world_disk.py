@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from waltz_core.storage.effects import DiskBatch, DiskEvent, DiskList, DiskRead, SyncDirectory, SyncFile
@@ -161,8 +161,8 @@ class WorldDisk:
             self._step = next(self._steps)
         return self._steps is not None
 
-    def _prefers_whole(self, files: object) -> bool:
-        return self.disk.open().syncs_whole and self.world.disk_rng.random() < 0.5
+    def _prefers_whole(self, wanted: Sequence[SyncFile]) -> bool:
+        return self.disk.open().covers(wanted) and self.world.disk_rng.random() < 0.5
 
     def _advance(self, answer: object) -> list[DiskEvent]:
         """Give the driver the answer to its step; the answers to a group that has ended."""

@@ -7,6 +7,7 @@ import errno
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 
 from waltz_core.base.errors import ConfigError, CorruptionError
@@ -34,13 +35,14 @@ _LOCKED_BYTES = 128  # Java: ControlFile locks the header
 class _Open:
     """An open file and how many are using it just now."""
 
-    __slots__ = ("device", "fd", "gone", "users")
+    __slots__ = ("device", "fd", "gone", "synced", "users")
 
     def __init__(self, fd: int, device: int) -> None:
         self.fd = fd
         self.device = device
         self.users = 0
         self.gone = False  # to be closed by its last user
+        self.synced = False  # by itself, since it was opened: what failed before would have been reported
 
 
 class Files:
@@ -84,6 +86,7 @@ class Files:
                 file = self._use(path)
                 try:
                     self._system.sync_data(file.fd)
+                    file.synced = True
                 finally:
                     self._done(file)
             case Create() if path == control.NAME:
@@ -107,19 +110,17 @@ class Files:
             case SyncDirectory():
                 self._system.sync_directory(self.directory / path)
 
-    @property
-    def syncs_whole(self) -> bool:
-        """Whether `sync_whole` can be relied on here."""
-        return self._sync_whole is not None
+    def covers(self, wanted: Sequence[SyncFile]) -> bool:
+        """Whether `sync_whole` makes these files durable: it can be relied on here, and they are on its file system.
 
-    def covered(self, path: str) -> bool:
-        """Whether `sync_whole` makes a file durable: it is open, and on the file system of the directory.
-
-        A file whose descriptor was closed meanwhile is synced by itself, which would report an error of its writes.
+        A file that was not synced by itself since it was opened is not covered. That would report an error of writes
+        before, which `sync_whole` may have reported to a process that has ended.
         """
+        if self._sync_whole is None:
+            return False
         with self._mutex:
-            file = self._control if path == control.NAME else self._open.get(path)
-            return file is not None and file.device == self._root.device
+            found = [self._control if sync.path == control.NAME else self._open.get(sync.path) for sync in wanted]
+        return all(file is not None and file.synced and file.device == self._root.device for file in found)
 
     def sync_whole(self) -> None:
         """Make everything durable that any process wrote to the file system before this call.

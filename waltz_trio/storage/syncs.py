@@ -8,6 +8,9 @@ What a failure means (docs/adr/0016-syncing-many-files.md): `syncfs` reports an 
 also of other processes, and does not say of which. It is then asked file by file, and each file answers for itself: an
 error that befell it stays with its descriptor until it is asked. So no file counts as durable after a failure unless
 its own `fdatasync` says so, and errors of others stop no partition.
+
+What failed before this process began, `syncfs` would not report: it has told the one before, which may have been killed
+just then. So the first sync of every file that was opened is its own.
 """
 
 from __future__ import annotations
@@ -87,8 +90,7 @@ class FileSyncs:
 
     def prefers_whole(self, wanted: Sequence[SyncFile]) -> bool:
         """Whether one sync of the file system covers these files and has been the faster way."""
-        covered = self._files.syncs_whole and all(self._files.covered(sync.path) for sync in wanted)
-        return covered and self._times.choose(len(wanted))
+        return self._files.covers(wanted) and self._times.choose(len(wanted))
 
     def whole(self, wanted: Sequence[SyncFile]) -> None:
         """Make the whole file system durable.
