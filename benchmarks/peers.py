@@ -1,4 +1,4 @@
-"""Waltz beside others that keep three copies and sync a majority, in one run, by turns.
+"""Waltz beside others that keep three copies and sync a majority, in one run, each alone on the machine.
 
 python -m benchmarks.peers [--peers waltz,nats,...] [--seconds 8] [--in-flight 1,64,1000] [--json PATH]
 
@@ -11,9 +11,11 @@ python -m benchmarks.peers [--peers waltz,nats,...] [--seconds 8] [--in-flight 1
   flight, so its times are those of a whole batch.
 - `etcd`: three servers; loaded by its own `tools/benchmark`, which must be on PATH as `etcd-benchmark`.
 
-A peer that is not installed is named and left out; one that was asked for by name must be there. Rates of one run may
-be compared with each other, and with nothing else. Processor time is that of servers and storage nodes and our client,
-of NATS and etcd that of their servers.
+Each peer is started, takes every load, and is ended before the next one starts: idle clusters that stand by take turns
+of the processor, which costs those most that have one append in flight. With more rounds than one, the whole sequence
+is run again. A peer that is not installed is named and left out; one that was asked for by name must be there. Rates of
+one run may be compared with each other, and with nothing else. Processor time is that of servers and storage nodes and
+our client, of NATS and etcd that of their servers.
 """
 
 from __future__ import annotations
@@ -129,13 +131,12 @@ def absent(peer: str) -> str | None:
 
 
 def run(names: Sequence[str], options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
-    """Each load on each peer, by turns, as often as there are rounds."""
+    """Every load on one peer after the other, of which no two run at a time; as often as there are rounds."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    with ExitStack() as stack:
-        measures = {name: stack.enter_context(PEERS[name](options)) for name in names}
-        for at in range(options.rounds):
-            for in_flight in options.in_flight:
-                for name, measure in measures.items():
+    for at in range(options.rounds):
+        for name in names:
+            with PEERS[name](options) as measure:
+                for in_flight in options.in_flight:
                     figures = measure(in_flight) | {"asked": in_flight, "round": at + 1}
                     found[name].append(figures)
                     print(json.dumps({"peer": name, **figures}), flush=True)
@@ -171,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--peers", help=f"separated by commas, of {', '.join(PEERS)}; default: those that are installed"
     )
     parser.add_argument("--seconds", type=float, default=8.0, help="of each load")
-    parser.add_argument("--rounds", type=int, default=1, help="how often each load, by turns of the peers")
+    parser.add_argument("--rounds", type=int, default=1, help="how often the whole sequence of peers")
     parser.add_argument("--in-flight", type=numbers, default=[1, 64, 1000], help="loads, separated by commas")
     parser.add_argument("--size", type=int, default=200, help="bytes of each payload")
     options = parser.parse_args(argv)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +100,33 @@ def test_a_peer_that_was_asked_for_and_is_not_here_fails_with_the_reason(
             peers.main(arguments)
         assert ended.value.code == 2
         assert said in capsys.readouterr().err
+
+
+def test_a_peer_takes_every_load_and_ends_before_the_next_one_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done: list[object] = []
+
+    def peer(name: str) -> Any:
+        @contextmanager
+        def started(_: object) -> Iterator[peers.Measure]:
+            done.append(f"{name} starts")
+
+            def measure(in_flight: int) -> dict[str, Any]:
+                done.append(in_flight)
+                return {"in_flight": in_flight, "tx_per_s": 1}
+
+            yield measure
+            done.append(f"{name} ends")
+
+        return started
+
+    for name in ("waltz", "nats"):
+        monkeypatch.setitem(peers.PEERS, name, peer(name))
+    found = peers.run(["waltz", "nats"], argparse.Namespace(rounds=2, in_flight=[1, 64]))
+    assert done == ["waltz starts", 1, 64, "waltz ends", "nats starts", 1, 64, "nats ends"] * 2
+    assert [(each["round"], each["asked"]) for each in found["nats"]] == [(1, 1), (1, 64), (2, 1), (2, 64)]
+    assert len(capsys.readouterr().out.splitlines()) == 8
 
 
 def test_the_table_of_peers_shows_the_best_round_of_each_load() -> None:
