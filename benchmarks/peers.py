@@ -1,4 +1,4 @@
-"""Waltz beside others that keep three copies and sync a majority, in one run, each alone on the machine.
+"""Waltz beside others, most of which keep three copies and sync a majority, in one run, each alone on the machine.
 
 python -m benchmarks.peers [--peers waltz,nats,...] [--seconds 8] [--in-flight 1,64,1000] [--json PATH]
 
@@ -10,12 +10,17 @@ python -m benchmarks.peers [--peers waltz,nats,...] [--seconds 8] [--in-flight 1
 - `nats`: JetStream, three servers, `sync_interval: always`; loaded by `nats bench`, in batches of as many as are in
   flight, so its times are those of a whole batch.
 - `etcd`: three servers; loaded by its own `tools/benchmark`, which must be on PATH as `etcd-benchmark`.
+- `kafka`: three brokers, one partition, `acks=all`, every append synced (`flush.messages=1`), once 250,000 records have
+  warmed them up; `kafka-unsynced` leaves syncing to the system, as Kafka does by default. Jars are given by
+  `WALTZ_KAFKA_CLASSPATH`; loaded by Kafka's producer (`benchmarks/kafka_peer.py` says how).
+- `umadb`: an event store, one server and **one copy**, synced, each append with a condition; loaded by threads of its
+  client for Python.
 
 Each peer is started, takes every load, and is ended before the next one starts: idle clusters that stand by take turns
 of the processor, which costs those most that have one append in flight. With more rounds than one, the whole sequence
 is run again. A peer that is not installed is named and left out; one that was asked for by name must be there. Rates of
 one run may be compared with each other, and with nothing else. Processor time is that of servers and storage nodes and
-our client, of NATS and etcd that of their servers.
+our client, of NATS, etcd, Kafka and UmaDB that of their servers.
 """
 
 from __future__ import annotations
@@ -24,8 +29,8 @@ import argparse
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -34,7 +39,7 @@ import attrs
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import append, raft_peers
+from benchmarks import append, kafka_peer, raft_peers, umadb_peer
 from benchmarks.command import conclude, parser_of
 from benchmarks.feed import fill
 from benchmarks.measured import cluster_in, ready, scratch
@@ -115,7 +120,31 @@ def etcd(options: argparse.Namespace) -> Iterator[Measure]:
         yield measure
 
 
-PEERS = {"waltz": waltz, "original": original, "postgres": postgres, "nats": nats, "etcd": etcd}
+@contextmanager
+def kafka(options: argparse.Namespace, *, synced: bool) -> Iterator[Measure]:
+    """Kafka."""
+    with kafka_peer.running(options.directory, options.size, options.seconds, WARM, synced=synced) as measure:
+        yield measure
+
+
+@contextmanager
+def umadb(options: argparse.Namespace) -> Iterator[Measure]:
+    """UmaDB."""
+    with umadb_peer.running(options.directory, options.size, options.seconds) as measure:
+        yield measure
+
+
+PEERS: Mapping[str, Callable[[argparse.Namespace], AbstractContextManager[Measure]]] = {
+    "waltz": waltz,
+    "original": original,
+    "postgres": postgres,
+    "nats": nats,
+    "etcd": etcd,
+    "kafka": partial(kafka, synced=True),
+    "kafka-unsynced": partial(kafka, synced=False),
+    "umadb": umadb,
+}
+_SHORT = {"kafka-unsynced": "three copies, none synced", "umadb": "one copy, synced"}  # what they do less
 
 
 def absent(peer: str) -> str | None:
@@ -127,6 +156,10 @@ def absent(peer: str) -> str | None:
             return "no psycopg: pip install -e '.[dev]'"
         if not any(Path("/usr/lib/postgresql").glob("*/bin/pgbench")):
             return "no PostgreSQL with pgbench: install the Debian package postgresql"
+    if peer in ("kafka", "kafka-unsynced"):
+        return kafka_peer.missing()
+    if peer == "umadb":
+        return umadb_peer.missing()
     return raft_peers.missing(peer) if peer in raft_peers.TOOLS else None
 
 
@@ -146,8 +179,9 @@ def run(names: Sequence[str], options: argparse.Namespace) -> dict[str, list[dic
 def table(found: dict[str, list[dict[str, Any]]]) -> Table:
     """For people: of each peer and load the best round."""
     shown = Table(title="Commits, three copies, a majority synced; the best round of each")
+    shown.caption = "; ".join(f"{name}: {short}" for name, short in _SHORT.items() if name in found)
     for column in ("peer", "in flight", "commits/s", "ms (pgbench: mean)", "ms, p99", "CPU µs a commit"):
-        shown.add_column(column, justify="left" if column == "peer" else "right")
+        shown.add_column(column, justify="left" if column == "peer" else "right", no_wrap=column == "peer")
     for name, rounds in found.items():
         for asked in dict.fromkeys(figures["asked"] for figures in rounds):
             best = max((each for each in rounds if each["asked"] == asked), key=lambda each: each["tx_per_s"])

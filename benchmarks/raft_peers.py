@@ -36,7 +36,7 @@ def missing(peer: str) -> str | None:
     return f"no `{absent[0]}` on PATH" if absent else None
 
 
-class Raft:
+class Servers:
     """Three servers and what loads them."""
 
     def __init__(self, commands: Sequence[Sequence[str]], directory: Path) -> None:
@@ -44,6 +44,11 @@ class Raft:
         for at, command in enumerate(commands):
             with (directory / f"{at}.log").open("wb") as log:
                 self._children.append(subprocess.Popen(command, stdout=log, stderr=log))
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Of each."""
+        return {str(child.pid): child.pid for child in self._children}
 
     def close(self) -> None:
         """End them."""
@@ -55,10 +60,9 @@ class Raft:
         """Load them for about so many seconds with what the first, short load has shown; their own processor time."""
         count = _WARM * in_flight + 500
         for _ in range(2):
-            pids = {str(child.pid): child.pid for child in self._children}
-            before = cpu_of(pids)
+            before = cpu_of(self.pids)
             text = _output(load(in_flight, count))
-            took = sum(cpu_of(pids).values()) - sum(before.values())
+            took = sum(cpu_of(self.pids).values()) - sum(before.values())
             found, done = figures(text), count
             count = max(count, int(found["tx_per_s"] * seconds))
         return {"in_flight": in_flight, **found, "cpu_us_per_tx": round(took / done * 1e6, 1)}
@@ -70,7 +74,8 @@ def _output(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def _works(command: Sequence[str]) -> bool:
+def works(command: Sequence[str]) -> bool:
+    """Whether it ends with status 0."""
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
@@ -113,7 +118,7 @@ def nats(parent: str, size: int, seconds: float) -> Iterator[Callable[[int], dic
                 f'cluster {{ name: bench, listen: "127.0.0.1:{routes[at]}", routes: [{others}] }}\n'
             )
             commands.append(["nats-server", "-c", str(path)])
-        servers = Raft(commands, directory)
+        servers = Servers(commands, directory)
         stack.callback(servers.close)
         url = ["nats", "-s", f"nats://127.0.0.1:{listen[0]}", "bench", "js", "pub", "async", "bench", "--no-progress"]
         stream = ["--create", "--purge", "--replicas", str(_SERVERS), "--storage", "file", "--size", str(size)]
@@ -121,9 +126,7 @@ def nats(parent: str, size: int, seconds: float) -> Iterator[Callable[[int], dic
         def load(in_flight: int, count: int) -> Sequence[str]:
             return [*url, *stream, "--batch", str(in_flight), "--msgs", str(count)]
 
-        poll(
-            "the stream is there", lambda: subprocess.run(load(1, 1), capture_output=True, check=False).returncode == 0
-        )
+        poll("the stream is there", lambda: works(load(1, 1)))
         yield lambda in_flight: servers.bench(load, nats_figures, in_flight, seconds)
 
 
@@ -141,7 +144,7 @@ def etcd(parent: str, size: int, seconds: float) -> Iterator[Callable[[int], dic
             options |= {"listen-client-urls": own, "advertise-client-urls": own}
             options |= {"listen-peer-urls": peer, "initial-advertise-peer-urls": peer}
             commands.append(["etcd", *itertools.chain(*((f"--{key}", value) for key, value in options.items()))])
-        servers = Raft(commands, directory)
+        servers = Servers(commands, directory)
         stack.callback(servers.close)
         points = ",".join(url.removeprefix("http://") for url in listen)
         put = ["etcd-benchmark", "put", "--endpoints", points, "--target-leader", "--sequential-keys"]
@@ -151,5 +154,5 @@ def etcd(parent: str, size: int, seconds: float) -> Iterator[Callable[[int], dic
             sizes = ["--val-size", str(size), "--total", str(count)]
             return [*put, *sizes, "--clients", str(in_flight), "--conns", connections]
 
-        poll("etcd has a leader", lambda: _works(load(1, 1)))
+        poll("etcd has a leader", lambda: works(load(1, 1)))
         yield lambda in_flight: servers.bench(load, etcd_figures, in_flight, seconds)

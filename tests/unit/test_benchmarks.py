@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from benchmarks import __main__ as suite
-from benchmarks import peers, raft_peers
+from benchmarks import kafka_peer, peers, raft_peers, umadb_peer
 from benchmarks.loads import LOADS
 from benchmarks.results import compared, flat, medians, plot
 
@@ -95,7 +97,7 @@ def test_a_peer_that_was_asked_for_and_is_not_here_fails_with_the_reason(
     monkeypatch.setattr(peers, "ready", lambda: 0)
     assert peers.main(["--peers", "original"]) == 3
     assert "set WALTZ_JAVA_CLASSPATH" in capsys.readouterr().err
-    for arguments, said in ((["--peers", "kafka"], "kafka is none of"), (["--in-flight", "0"], "--in-flight")):
+    for arguments, said in ((["--peers", "redpanda"], "redpanda is none of"), (["--in-flight", "0"], "--in-flight")):
         with pytest.raises(SystemExit) as ended:
             peers.main(arguments)
         assert ended.value.code == 2
@@ -139,6 +141,15 @@ def test_the_table_of_peers_shows_the_best_round_of_each_load() -> None:
     assert "90" in text.get()
 
 
+def test_the_table_of_peers_says_who_keeps_less_than_three_synced_copies() -> None:
+    figures = [{"asked": 1, "in_flight": 1, "tx_per_s": 1}]
+    shown = Console(width=80)
+    with shown.capture() as text:
+        shown.print(peers.table({"kafka": figures, "kafka-unsynced": figures, "umadb": figures}))
+    assert "│ kafka-unsynced │" in text.get()
+    assert "kafka-unsynced: three copies, none synced; umadb: one copy, synced" in text.get()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -168,3 +179,74 @@ def test_figures_of_peers_are_read_from_what_their_tools_print() -> None:
         "p50_ms": pytest.approx(1.5),
         "p99_ms": pytest.approx(6.1),
     }
+
+
+def test_kafka_and_umadb_are_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WALTZ_KAFKA_CLASSPATH", raising=False)
+    for peer in ("kafka", "kafka-unsynced"):
+        assert "set WALTZ_KAFKA_CLASSPATH to jars of org.apache.kafka:kafka_2.13" in (peers.absent(peer) or "")
+    monkeypatch.setenv("WALTZ_KAFKA_CLASSPATH", "jars/*")
+    monkeypatch.setenv("PATH", "")
+    assert "no `java` on PATH" in (peers.absent("kafka") or "")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert peers.absent("umadb") == "no umadb: pip install umadb"
+
+
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes a `java` of a shell script."""
+
+    def make(script: str) -> None:
+        (tmp_path / "java").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "java").chmod(0o755)
+
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("WALTZ_KAFKA_CLASSPATH", "jars/*")
+    return make
+
+
+def test_figures_of_kafka_are_read_from_what_its_producer_answers(java: Callable[[str], None], tmp_path: Path) -> None:
+    answer = '{"commits": 146001, "tx_per_s": 48382, "p50_ms": 17.832, "p99_ms": 50.102}'
+    arguments, loads = tmp_path / "arguments", tmp_path / "loads"
+    java(f"echo \"$@\" > {arguments}; while read -r load; do echo $load >> {loads}; echo '{answer}'; done")
+    producer = kafka_peer.Producer({"acks": "all"}, 200, tmp_path / "errors")
+    try:
+        figures = [producer.load(in_flight, count, 4.0) for in_flight, count in ((1000, 250_000), (64, 0))]
+    finally:
+        producer.close()
+    assert figures == [{"commits": 146001, "tx_per_s": 48382, "p50_ms": 17.832, "p99_ms": 50.102}] * 2
+    assert loads.read_text() == "1000 250000 4.0\n64 0 4.0\n"
+    assert arguments.read_text().endswith("KafkaLoad.java log 200 acks=all\n")
+
+
+def test_a_producer_of_kafka_that_ends_tells_what_it_wrote(java: Callable[[str], None], tmp_path: Path) -> None:
+    java("read -r load; echo 'NotEnoughReplicasException' >&2; exit 1")
+    producer = kafka_peer.Producer({}, 200, tmp_path / "errors")
+    try:
+        with pytest.raises(AssertionError, match="NotEnoughReplicasException"):
+            producer.load(1, 1, 0)
+    finally:
+        producer.close()
+
+
+def test_an_append_to_umadb_fails_if_somebody_else_has_appended_since_its_threads_last_one() -> None:
+    """Each condition names the position of the thread's last append; what fails is told."""
+    conditions: list[tuple[str, int | None]] = []
+
+    def append(events: list[Any], condition: tuple[str, int | None]) -> int:
+        if len(conditions) == 3:
+            raise OSError("the server is gone")
+        assert events == [("benchmark", bytes(200), [condition[0]])]
+        conditions.append(condition)
+        return 10 * len(conditions)
+
+    umadb = SimpleNamespace(
+        Query=lambda items: items[0],
+        QueryItem=lambda tags: tags[0],
+        AppendCondition=lambda tag, last: (tag, last),
+        Event=lambda *event: event,
+    )
+    with pytest.raises(OSError, match="the server is gone"):
+        umadb_peer.appends(umadb, SimpleNamespace(append=append), in_flight=1, size=200, seconds=3600)
+    assert [last for _, last in conditions] == [None, 10, 20]
+    assert len({tag for tag, _ in conditions}) == 1
