@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import stat
 import struct
 import subprocess
@@ -350,8 +349,12 @@ def test_a_restore_that_was_killed_is_begun_anew_by_the_same_command(
     """It said that the directory was not empty, and the operator had to delete what the first one had left."""
     archive(log, root)
     target = tmp_path / "restored"
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patch:
-        patch.setattr("waltz_spark.archive.restore._check", lambda *_: signal.raise_signal(signal.SIGINT))
+        patch.setattr("waltz_spark.archive.restore._check", interrupted)
         with pytest.raises(KeyboardInterrupt):
             restore(root, target, HERE)
     assert any(target.rglob("*.seg"))

@@ -54,7 +54,9 @@ def test_a_command_on_spark_ends_without_traces_of_its_driver(number: signal.Sig
 
 def ended(program: str, number: signal.Signals, directory: Path) -> tuple[int, str]:
     """A program of this module gets the signal once two processes work for it: its status and its last words."""
-    source = f"import sys; from tests.spark.test_runners import {program}; sys.exit({program}(sys.argv[1]))"
+    # A shell has what it puts into the background ignore Ctrl-C, such as these tests.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    source = f"{heard}; import sys; from tests.spark.test_runners import {program}; sys.exit({program}(sys.argv[1]))"
     command = [sys.executable, "-c", source, str(directory)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
