@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _ARCHIVIST = 1_000_000  # its client id
 _TRIES_MAX = 60
-_NEVER = -1  # session of a replica that no session of its partition has counted yet
 
 
 class Faults:
@@ -544,8 +543,6 @@ class Faults:
             metadata = self._metadata(partition)
             if metadata is None or {state.replica_id.storage for state in metadata.replica_states} != wanted:
                 return ""  # the last change has not been taken up
-            if any(state.session_id == _NEVER for state in metadata.replica_states):
-                return ""  # nor by a session: with that one still out, whoever leaves may be one of two that commit
         leaving = self.rng.choice(self.cluster.replicas)
         if self.run.may_lose:
             if self.victim not in self.cluster.replicas:
@@ -553,6 +550,7 @@ class Faults:
             leaving = self.victim  # any other node may hold the only copy
         joining = self.rng.choice(spare)
         self.cluster.set_replicas([joining if one is leaving else one for one in self.cluster.replicas])
+        self.run.operator.replaced = joining, leaving
         return f"{joining.node.name} for {leaving.node.name}"
 
     def add_node(self) -> str:

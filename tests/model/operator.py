@@ -12,6 +12,7 @@ from tests.model.moving import Moving
 from waltz_core.storage.replica import State, StorageReplica
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
+from waltz_testing.simulation import cluster as simulated
 from waltz_testing.simulation.disk import SimDisk
 from waltz_testing.simulation.world import SimNode
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 PATIENCE_MS = 40_000
 """How long people look at a client of 0.13.2 that gets no answer before they restart it."""
 
-
+_WAITS_MS = 20_000  # so long a log may wait for a node that was replaced: others may come back meanwhile
 _PASSING_MS = 5_000  # so long an index file may be alone, while a segment is begun
 
 
@@ -83,6 +84,9 @@ class Operator:
         self._accepts = Random(f"{run.seed}/limbo").random() < 0.5
         self._alone: dict[tuple[str, str], int] = {}  # node and index file without its data file → since when
         self._paused = False
+        # Who joined last, and who left for it.
+        self.replaced: tuple[simulated.SimStorage, simulated.SimStorage] | None = None
+        self._waits_since: int | None = None  # a log, for the one that left
         self._look()
 
     def pause(self) -> None:
@@ -106,6 +110,7 @@ class Operator:
             self._switch_all()
             self._look_after_storages()
             self._look_after_others()
+            self._assign_again()
             self.moving.look()
 
     def switch(self, storage: SimStorage, partition: int, wanted: bool) -> None:
@@ -222,6 +227,27 @@ class Operator:
             if replica.state is State.UNASSIGNED and replica.partition_id in storage.holds:
                 # Rolled back to a time before it was told its partitions.
                 self._unassigned[storage.node.name] = storage
+
+    def _assign_again(self) -> None:
+        """The faults are over, and a log waits for a node that is not assigned any more: it is, as the log says."""
+        if self.replaced is None or self.run.faults.on:
+            return
+        joining, leaving = self.replaced
+        waits = any(
+            f"{leaving.data_endpoint} (not assigned any more; " in partition.reason
+            for server in self.run.cluster.servers
+            if server.alive
+            for partition in server.machine.snapshot(server.clock).partitions
+        )
+        if not waits:
+            self._waits_since = None
+        elif self._waits_since is None:
+            self._waits_since = self.world.now
+        elif self.world.now - self._waits_since > _WAITS_MS:
+            self.replaced = None
+            replicas = self.run.cluster.replicas
+            self.run.cluster.set_replicas([leaving if one is joining else one for one in replicas])
+            self.run.observer.counts["nodes assigned again"] += 1
 
     def _end_limbo(self, storage: SimStorage, replica: StorageReplica) -> None:
         """All other copies are there again: let the log end where it is good, or begin anew with an empty disk."""

@@ -56,7 +56,7 @@ def _undecided(at: Situation) -> str:
 def _absence(at: Situation, replica: str) -> str:
     member = at.members.get(replica)
     if member is None:
-        return f"{replica} (not assigned any more)"
+        return f"{replica} (not assigned any more; `waltz zookeeper assign-partition` assigns it again)"
     if member.phase is ReplicaPhase.OFFLINE:
         return f"{replica} (not connected)"
     if member.phase is ReplicaPhase.REFUSED:
