@@ -580,15 +580,15 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "a file elsewhere is synced with the directory",
         "waltz_trio.storage.files",
-        "file.synced and file.device == self._root.device for",
-        "file.synced for",
+        "told and all(file is not None and file.device == self._root.device for",
+        "told and all(file is not None for",
         _DISK,
     ),
     Mutant(
         "one sync of all may be the first of a file",
         "waltz_trio.storage.files",
-        "file is not None and file.synced and file.device",
-        "file is not None and file.device",
+        "return told and all(",
+        "return all(",
         _DISK,
     ),
     Mutant(

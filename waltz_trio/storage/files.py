@@ -35,14 +35,13 @@ _LOCKED_BYTES = 128  # Java: ControlFile locks the header
 class _Open:
     """An open file and how many are using it just now."""
 
-    __slots__ = ("device", "fd", "gone", "synced", "users")
+    __slots__ = ("device", "fd", "gone", "users")
 
     def __init__(self, fd: int, device: int) -> None:
         self.fd = fd
         self.device = device
         self.users = 0
         self.gone = False  # to be closed by its last user
-        self.synced = False  # by itself, since it was opened: what failed before would have been reported
 
 
 class Files:
@@ -61,6 +60,7 @@ class Files:
         self._system = system
         self._open: OrderedDict[str, _Open] = OrderedDict()  # least recently used first
         self._open_max = open_files_max
+        self._told: set[str] = set()  # files that were made or synced here: no error of another process is untold
         self._mutex = threading.Lock()
         # The control file is worked on through the descriptor that holds the lock, never closed before the end.
         self._control = self._opened(_lock(directory, system))
@@ -86,7 +86,7 @@ class Files:
                 file = self._use(path)
                 try:
                     self._system.sync_data(file.fd)
-                    file.synced = True
+                    self._told.add(path)
                 finally:
                     self._done(file)
             case Create() if path == control.NAME:
@@ -94,6 +94,7 @@ class Files:
             case Create():
                 self._forget(path)
                 self._system.close(self._system.open_file(self.directory / path, os.O_RDWR | os.O_CREAT | os.O_TRUNC))
+                self._told.add(path)
             case Cut(size=size):
                 file = self._use(path)
                 try:
@@ -105,6 +106,7 @@ class Files:
                 self._forget(path)
                 with contextlib.suppress(FileNotFoundError):
                     self._system.unlink(self.directory / path)
+                self._told.discard(path)
             case MakeDirectory():
                 self._system.make_directory(self.directory / path)
             case SyncDirectory():
@@ -113,14 +115,15 @@ class Files:
     def covers(self, wanted: Sequence[SyncFile]) -> bool:
         """Whether `sync_whole` makes these files durable: it can be relied on here, and they are on its file system.
 
-        A file that was not synced by itself since it was opened is not covered. That would report an error of writes
-        before, which `sync_whole` may have reported to a process that has ended.
+        The first sync of a file that was there before is its own. That would report an error of earlier writes, which
+        `sync_whole` may have reported to a process that has ended, and reports once.
         """
         if self._sync_whole is None:
             return False
         with self._mutex:
             found = [self._control if sync.path == control.NAME else self._open.get(sync.path) for sync in wanted]
-        return all(file is not None and file.synced and file.device == self._root.device for file in found)
+            told = self._told.issuperset(sync.path for sync in wanted)
+        return told and all(file is not None and file.device == self._root.device for file in found)
 
     def sync_whole(self) -> None:
         """Make everything durable that any process wrote to the file system before this call.

@@ -10,7 +10,7 @@ error that befell it stays with its descriptor until it is asked. So no file cou
 its own `fdatasync` says so, and errors of others stop no partition.
 
 What failed before this process began, `syncfs` would not report: it has told the one before, which may have been killed
-just then. So the first sync of every file that was opened is its own.
+just then. So the first sync of every file that was there before is its own.
 """
 
 from __future__ import annotations
