@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -84,7 +85,8 @@ def _on_spark(arguments: argparse.Namespace) -> Iterator[Runner]:
     spark.sparkContext.setLogLevel("ERROR")
     # PySpark's answer to Ctrl-C asks the session, which is in the middle of an answer, to cancel its jobs. To stop the
     # session, below, cancels them too.
-    signal.signal(signal.SIGINT, answer)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, answer)
     # Py4J logs Ctrl-C and the failures that it raises, with their traces, some by the root logger.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(lambda record: f"{os.sep}py4j{os.sep}" not in record.pathname)
