@@ -12,7 +12,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from uuid import UUID
 
@@ -90,8 +90,9 @@ def _build(cls: type[Any], value: Callable[[str, Any], Any]) -> Any:
     return cls(**{name: value(name, hint) for name, hint in hints(cls).items()})
 
 
-def hints(cls: type[Any]) -> dict[str, Any]:
-    """The types of a record's attributes, in order."""
+@cache
+def hints(cls: type[Any]) -> Mapping[str, Any]:
+    """The types of a record's attributes, in order; found once, as hostile peers ask for each message that they make."""
     space = vars(sys.modules[cls.__module__])
     return {
         field.name: eval(field.type, {**space}) if isinstance(field.type, str) else field.type

@@ -10,6 +10,7 @@ import enum
 import re
 from collections import deque
 from collections.abc import Collection, Iterator
+from functools import cache
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -17,6 +18,8 @@ _LONG = 100
 
 _NUMBERS = re.compile(r"(queued|waiting|parked|backlog|gathered|pending|flying|flight|unwritten|total)(_bytes)?$")
 """Of numbers only sums say how much work there is; others are times, ordinals and limits."""
+
+_MISSING = object()
 
 _PLAIN = (int, float, str, bytes, bool, type(None), enum.Enum, FunctionType, MethodType, type)
 
@@ -67,10 +70,17 @@ def _debt(name: str, value: Any) -> Iterator[tuple[str, int]]:
 
 
 def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
-    names = dict.fromkeys(getattr(thing, "__dict__", ()))
-    for kind in type(thing).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
+    for name in (*getattr(thing, "__dict__", ()), *_slots(type(thing))):
+        value = getattr(thing, name, _MISSING)
+        if value is not _MISSING and not name.startswith("__"):
+            yield name, value
+
+
+@cache
+def _slots(kind: type[Any]) -> tuple[str, ...]:
+    """The attributes that a class and those above it keep in slots."""
+    names: dict[str, None] = {}
+    for one in kind.__mro__:
+        slots = one.__dict__.get("__slots__", ())
         names |= dict.fromkeys((slots,) if isinstance(slots, str) else slots)
-    for name in names:
-        if not name.startswith("__") and hasattr(thing, name):
-            yield name, getattr(thing, name)
+    return tuple(names)
