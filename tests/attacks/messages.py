@@ -12,7 +12,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -90,14 +90,18 @@ def _build(cls: type[Any], value: Callable[[str, Any], Any]) -> Any:
     return cls(**{name: value(name, hint) for name, hint in hints(cls).items()})
 
 
-@cache
+_hints: dict[type[Any], Mapping[str, Any]] = {}
+
+
 def hints(cls: type[Any]) -> Mapping[str, Any]:
-    """The types of a record's attributes, in order; found once, as hostile peers ask for each message that they make."""
-    space = vars(sys.modules[cls.__module__])
-    return {
-        field.name: eval(field.type, {**space}) if isinstance(field.type, str) else field.type
-        for field in attrs.fields(cls)
-    }
+    """The types of a record's attributes, in order; found once, as hostile peers ask for every message they make."""
+    if cls not in _hints:
+        space = vars(sys.modules[cls.__module__])
+        _hints[cls] = {
+            field.name: eval(field.type, {**space}) if isinstance(field.type, str) else field.type
+            for field in attrs.fields(cls)
+        }
+    return _hints[cls]
 
 
 def _value(name: str, hint: Any, who: Identity, number: int) -> Any:

@@ -10,7 +10,6 @@ import enum
 import re
 from collections import deque
 from collections.abc import Collection, Iterator
-from functools import cache
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -20,6 +19,8 @@ _NUMBERS = re.compile(r"(queued|waiting|parked|backlog|gathered|pending|flying|f
 """Of numbers only sums say how much work there is; others are times, ordinals and limits."""
 
 _MISSING = object()
+
+_slots: dict[type[Any], tuple[str, ...]] = {}
 
 _PLAIN = (int, float, str, bytes, bool, type(None), enum.Enum, FunctionType, MethodType, type)
 
@@ -70,17 +71,18 @@ def _debt(name: str, value: Any) -> Iterator[tuple[str, int]]:
 
 
 def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
-    for name in (*getattr(thing, "__dict__", ()), *_slots(type(thing))):
+    for name in (*getattr(thing, "__dict__", ()), *_slots_of(type(thing))):
         value = getattr(thing, name, _MISSING)
         if value is not _MISSING and not name.startswith("__"):
             yield name, value
 
 
-@cache
-def _slots(kind: type[Any]) -> tuple[str, ...]:
-    """The attributes that a class and those above it keep in slots."""
-    names: dict[str, None] = {}
-    for one in kind.__mro__:
-        slots = one.__dict__.get("__slots__", ())
-        names |= dict.fromkeys((slots,) if isinstance(slots, str) else slots)
-    return tuple(names)
+def _slots_of(kind: type[Any]) -> tuple[str, ...]:
+    """The attributes that a class and those above it keep in slots; found once."""
+    if kind not in _slots:
+        names: dict[str, None] = {}
+        for one in kind.__mro__:
+            slots = one.__dict__.get("__slots__", ())
+            names |= dict.fromkeys((slots,) if isinstance(slots, str) else slots)
+        _slots[kind] = tuple(names)
+    return _slots[kind]

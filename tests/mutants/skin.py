@@ -902,4 +902,18 @@ SKIN: tuple[Mutant, ...] = (
         "                stored = self._mark(cursor, partition)\n                if",
         ("tests/views/test_databases.py",),
     ),
+    Mutant(
+        "a server ends once its log cannot be written",
+        "waltz_trio.cli.streams",
+        "        with suppress(OSError):\n            return super().write(data)\n        return memoryview(data).nbytes",
+        "        return super().write(data)",
+        ("tests/trio/test_streams.py",),
+    ),
+    Mutant(
+        "a file of a log takes the number of a standard error that is closed",
+        "waltz_trio.cli.streams",
+        "            os.open(os.devnull, os.O_RDWR)",
+        "            pass",
+        ("tests/trio/test_streams.py",),
+    ),
 )

@@ -22,10 +22,10 @@ WALTZ = [sys.executable, "-X", "dev", "-m", "waltz_trio.cli.main"]
 
 
 @contextmanager
-def dev(directory: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def dev(directory: Path, *arguments: str, stderr: int | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A running `waltz dev` and the first line that it printed."""
     command = [*WALTZ, "dev", "--port", "0", "--directory", str(directory), *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
     try:
         assert process.stdout is not None
         yield process, process.stdout.readline().strip()

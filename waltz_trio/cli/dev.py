@@ -10,6 +10,7 @@ import trio
 
 from waltz_core.base.errors import WaltzError
 from waltz_trio.base import log
+from waltz_trio.base.durable import reason_of
 from waltz_trio.cli.help import FAILED_STATUS, Parser
 from waltz_trio.node.embedded import DEFAULT_PARTITIONS, HOST, embedded_cluster
 from waltz_trio.node.main import raise_descriptors, tune_collector
@@ -61,7 +62,7 @@ async def _run(arguments: argparse.Namespace) -> int:
             try:
                 status = await _serve(arguments)
             except (WaltzError, OSError) as error:  # out here it would be in a group
-                print(f"Error: {error}", file=sys.stderr)
+                print(f"Error: {reason_of(error)}", file=sys.stderr)
                 status = FAILED_STATUS
             scope.cancel()
     return status

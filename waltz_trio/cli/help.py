@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from waltz_core.base.errors import WaltzError
 from waltz_trio.base.durable import reason_of
-from waltz_trio.cli import interruption
+from waltz_trio.cli import interruption, streams
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -181,13 +181,17 @@ def run(parser: Parser, words: Sequence[str]) -> int:
         return ended.code if isinstance(ended.code, int) else FAILED_STATUS
     interruption.begin()
     try:
-        return int(given.run(given))
+        status = int(given.run(given))
+        sys.stdout.flush()
+        return status
     except BrokenPipeError:
         raise  # the reader of our output is gone: no error to report, see `main`
     except UsageError as error:
         print(f"Error: {error}", file=sys.stderr)
         return USAGE_STATUS
     except (WaltzError, OSError) as error:
+        if isinstance(error, OSError) and error.filename == streams.OUTPUT:
+            streams.abandon_output()
         for line in (f"Error: {reason_of(error)}", *getattr(error, "__notes__", ())):
             print(line, file=sys.stderr)
         return int(getattr(given, "failed", FAILED_STATUS))

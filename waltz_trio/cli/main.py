@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import signal
 import sys
 from collections.abc import Sequence
 
+from waltz_trio.base.durable import reason_of
+from waltz_trio.cli import streams
 from waltz_trio.cli.help import FAILED_STATUS, Parser, run
 
 NOUNS = {
@@ -62,13 +63,19 @@ _CLOSED_OUTPUT = 128 + signal.SIGPIPE
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status."""
+    streams.settle()
     try:
         status = _main(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output wants no more of it (`| head`). Python flushes once more at exit, into nothing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read our output wants no more of it (`| head`)
+        streams.abandon_output()
         return _CLOSED_OUTPUT
+    except OSError as error:
+        if error.filename != streams.OUTPUT:
+            raise
+        streams.abandon_output()
+        print(f"Error: {reason_of(error)}", file=sys.stderr)
+        return FAILED_STATUS
     return status
 
 

@@ -1,0 +1,103 @@
+"""Where the standard streams of a command lead to a full disk, to a reader that is gone, or nowhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.forks import exit_status_of_child
+from tests.trio.test_dev import WALTZ, append, dev
+from waltz_trio.cli import streams
+
+FULL = "/dev/full"
+"""Every write fails as on a full disk."""
+
+OUTPUTS = pytest.mark.parametrize("words", [["--version"], ["--help"], ["completion", "bash"]], ids=" ".join)
+
+
+def ended(words: list[str], redirection: str) -> tuple[int, str, str]:
+    """A command's exit status, standard output and standard error; the shell redirects what it is told to."""
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", *WALTZ, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@OUTPUTS
+def test_a_result_that_cannot_be_written_is_an_error_that_says_where(words: list[str]) -> None:
+    assert ended(words, f">{FULL}") == (1, "", "Error: standard output: No space left on device\n")
+
+
+@OUTPUTS
+def test_a_result_that_nobody_wants_is_none(words: list[str]) -> None:
+    assert ended(words, ">&-") == (0, "", "")
+
+
+@pytest.mark.parametrize("redirection", [f"2>{FULL}", "2>&-"])
+def test_a_note_that_cannot_be_written_changes_neither_status_nor_result(redirection: str) -> None:
+    assert ended(["nonsense"], redirection) == (2, "", "")
+
+
+def test_a_note_that_cannot_be_written_raises_nothing() -> None:
+    def speak() -> int:
+        sys.stderr = sys.__stderr__  # not what pytest looks at
+        os.dup2(os.open(FULL, os.O_WRONLY), 2)
+        streams.settle()
+        print("nobody can take this", file=sys.stderr, flush=True)
+        return 7
+
+    assert exit_status_of_child(speak) == 7
+
+
+def test_closed_descriptors_lead_to_nowhere() -> None:
+    def look() -> int:
+        for number in (0, 2):
+            os.close(number)
+        streams.settle()
+        return 7 if {os.readlink(f"/proc/self/fd/{number}") for number in (0, 2)} == {os.devnull} else 8
+
+    assert exit_status_of_child(look) == 7
+
+
+@pytest.mark.parametrize("kind", ["full", "reader gone"])
+def test_a_cluster_goes_on_when_its_log_cannot_be_written(tmp_path: Path, kind: str) -> None:
+    if kind == "full":
+        notes = os.open(FULL, os.O_WRONLY)
+    else:
+        reading, notes = os.pipe()
+        os.close(reading)
+    try:
+        with dev(tmp_path, "--verbose", stderr=notes) as (process, url):
+            assert append(url, b"one") == 0
+            assert append(url, b"two") == 1
+            process.terminate()
+            assert process.wait(30) == 0
+    finally:
+        os.close(notes)
+
+
+def test_no_file_of_a_cluster_takes_the_number_of_a_stream_that_is_closed(tmp_path: Path) -> None:
+    """What a library in C writes to its standard error would be written into a log."""
+    process = subprocess.Popen(
+        ["sh", "-c", 'exec "$@" <&- 2>&-', "sh", *WALTZ, "dev", "--port", "0", "--directory", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline().startswith("waltz://")
+        assert {os.readlink(f"/proc/{process.pid}/fd/{number}") for number in (0, 2)} == {os.devnull}
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
