@@ -21,3 +21,25 @@ def test_the_end_of_a_connection_is_seen_once_its_way_is_free_though_nobody_read
     inward.unblock()
     cluster.world.run(cluster.world.now + 100)
     assert way not in server.conns.values()
+
+
+def test_who_cannot_write_to_a_host_that_lost_its_power_hears_of_it_once_the_host_is_back() -> None:
+    """TCP probes a peer that takes nothing; whoever waits to be writable sends nothing himself."""
+    cluster = opened()
+    (server,) = cluster.servers[:1]
+    peer = cluster.raw_peer()
+    assert cluster.world.run_while(lambda: not peer.connected, 1_000)
+    way = next(way for way in server.conns.values() if way.target.name.startswith("peer"))
+    host = cluster.world.nodes[way.target.name]
+    way.take(False)  # the peer reads nothing
+    way.send(bytes(2 << 20))
+    host.crash(silent=True)
+    cluster.world.run(cluster.world.now + 5_000)
+    assert way in server.conns.values()
+    way.stalled = True
+    host.start()
+    cluster.world.run(cluster.world.now + 5_000)
+    assert way in server.conns.values()
+    cluster.world.network.heal()
+    cluster.world.run(cluster.world.now + 2_000)
+    assert way not in server.conns.values()

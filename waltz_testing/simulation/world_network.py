@@ -9,6 +9,9 @@ from waltz_core.base.edge import Accepted, Closed, Dial, Dialed, Port, Received,
 from waltz_core.base.ids import Endpoint
 from waltz_testing.simulation.timeline import Timeline
 
+_PROBE_MS = 1_000
+"""How long after a host is back it tells those that still have bytes for what it was."""
+
 
 class Host(Protocol):
     """A process as the network sees it."""
@@ -170,8 +173,22 @@ class Way:
         cut = self.stalled or (self.sender.name, self.target.name) in self._network.cut
         if silent or cut:
             back._gone = reason
+            if not back._writable:
+                back._probe()
         else:
             back._break(reason)
+
+    def _probe(self) -> None:
+        """As TCP does where bytes wait to be sent: ask again and again, until the target's host says that it is gone."""
+        if self._gone is None or self.sender.conns.get(self.sender_conn) is not self:
+            return
+        network = self._network
+        heard = network.passes(self.sender, self.target) and network.passes(self.target, self.sender)
+        if self.target.alive and heard and not self.stalled:
+            reason, self._gone = self._gone, None
+            self._break(reason)
+        else:
+            network.time.after(_PROBE_MS, self._probe)
 
     def _break(self, reason: str) -> None:
         if self.sender.conns.get(self.sender_conn) is self:
@@ -215,7 +232,7 @@ class Network:
             # Looked at from the reader: the sender may have let go of a connection whose end is still on its way.
             for way in [way.other for way in node.conns.values()]:
                 if pairs is None:
-                    way.stalled = False
+                    way.stalled = way.other.stalled = False
                 way.unblock()
 
     def dial(self, node: Host, dial: Dial) -> None:
