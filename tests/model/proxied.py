@@ -18,7 +18,7 @@ from waltz_core.base.edge import Ended, Port, ZkCreate, ZkSet
 from waltz_core.base.ids import Endpoint
 from waltz_core.client.settings import ClientSettings
 from waltz_core.operations.backup import ClusterBackup, cluster_znodes
-from waltz_core.proxy.cache import CacheData, CacheDrop, CacheEffect, CacheFailed, CacheRead, CacheWrite
+from waltz_core.proxy.cache import CacheData, CacheDrop, CacheEffect, CacheFailed, CacheRead, CacheWrite, CacheWritten
 from waltz_core.proxy.node import FromUpstream, ProxyConfig, ProxyNode, ToUpstream
 from waltz_core.proxy.state import ProxyState, block_behind, decode_proxy_state, encode_proxy_state
 from waltz_core.server.config import ServerConfig
@@ -42,6 +42,7 @@ OWN_ROOT = "/region"
 ENDPOINT = Endpoint("proxy", 6000)
 _ROT = 0.1  # share of reads of its disk that are not what was written
 _FULL = 0.001  # share of writes that fail
+_HANGING = 0.01  # share of answers behind which the disk gives no more
 
 
 class ProxiedApp(App):
@@ -87,6 +88,8 @@ class SimProxy:
         self._starts = 0
         self._memory = self.rng.choice((500, 5_000, 32 << 20))  # bytes, of payloads
         self._disk = self.rng.choice((0, 20_000, 1 << 20))
+        self._disk_free = 0  # when it has done all that it was asked to
+        self._hangs = False
 
     def make_root(self) -> None:
         """As `waltz proxy run` does at its first start."""
@@ -117,6 +120,7 @@ class SimProxy:
             ServerConfig(OWN_ROOT, ENDPOINT, data_cache_bytes=self._memory), ROOT, "", ClientSettings(), self._disk
         )
         self.files.clear()
+        self._hangs = False
         return ProxyNode(config, state, given, Random(f"{self.world.seed}/proxy/{self._starts}"))
 
     def _to_upstream(self, effect: ToUpstream) -> None:
@@ -134,13 +138,21 @@ class SimProxy:
             elif data:
                 self.reached["a proxy read from its disk"] = None
             answer = CacheData(effect.partition_id, effect.token, bytes(data) or None)
-            self.node.post_later(self.rng.randrange(20), answer)
+            self._answer(answer)
         elif isinstance(effect, CacheDrop):
             self.files.pop(effect.file, None)
         elif self.rng.random() < _FULL:
             self.node.post(CacheFailed("no space left"))
         else:
             self.files.setdefault(effect.file, bytearray()).extend(effect.data)
+            self._answer(CacheWritten(len(effect.data)))
+
+    def _answer(self, answer: CacheData | CacheWritten) -> None:
+        """In the order of the requests, unless the disk hangs: then never again in the life of this process."""
+        self._hangs = self._hangs or self.rng.random() < _HANGING
+        if not self._hangs:
+            self._disk_free = max(self._disk_free, self.world.now + self.rng.randrange(20))
+            self.node.post_later(self._disk_free - self.world.now, answer)
 
     @property
     def ended(self) -> Ended | None:

@@ -916,4 +916,25 @@ SKIN: tuple[Mutant, ...] = (
         "            pass",
         ("tests/trio/test_streams.py",),
     ),
+    Mutant(
+        "what waits for a slow disk of a proxy has no bound",
+        "proxy.cache",
+        "        if self._unwritten and self._unwritten + len(data) > UNWRITTEN_MAX:\n            return []\n",
+        "",
+        ("tests/unit/proxy/test_cache.py",),
+    ),
+    Mutant(
+        "who waits for the disk of a proxy that hangs waits with it",
+        "proxy.node",
+        "            if partition.source.disk_lost():",
+        "            if False:",
+        ("tests/unit/proxy/test_node.py",),
+    ),
+    Mutant(
+        "a proxy's disk never says what it has written",
+        "waltz_trio.node.proxy_cache",
+        "        return [*events, CacheWritten(done)] if done else events",
+        "        return events",
+        ("tests/trio/test_proxy_cache.py",),
+    ),
 )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ import yaml
 
 import waltz_trio as waltz
 from tests.docs.blocks import blocks_of
-from tests.processes.cluster import Cluster, poll, running_cluster
+from tests.processes.cluster import Child, Cluster, poll, running_cluster
 from tests.processes.zookeeper import ZooKeeperServer
 from waltz_trio.cli.main import main
 
@@ -114,19 +117,30 @@ def second_proxy(cluster: Cluster, first: Path) -> None:
     cluster.start("proxy-2")
 
 
-def test_a_full_cache_disk_ends_the_cache_with_a_line_and_nothing_else(
-    tmp_path: Path, zookeeper: ZooKeeperServer
-) -> None:
-    where = zookeeper.fresh_chroot()
+PAYLOADS = [b"%d" % number * 2_000 for number in range(100)]
+
+
+@contextmanager
+def proxy_with_cache(directory: Path, zookeeper: str) -> Iterator[tuple[Cluster, Path, Child, Path]]:
+    """A proxy that holds nothing in memory, the file of its clients, its process, and where its cache will be."""
     trusting = {"server.trustProxies": True}
-    with running_cluster(tmp_path, where, partitions=2, storage_nodes=1, settings=trusting) as cluster:
-        client_file, words = files_of_page(cluster, where)
+    with running_cluster(directory, zookeeper, partitions=2, storage_nodes=1, settings=trusting) as cluster:
+        client_file, words = files_of_page(cluster, zookeeper)
         path = Path(words[-1])
-        cache = tmp_path / "cache"
+        cache = directory / "cache"
         path.write_text(f"{path.read_text()}proxy.cache.directory: {cache}\nserver.transactionDataCacheSize: 1\n")
         child = cluster.child("proxy", "-m", "waltz_trio.cli.main", *words)
         cluster.start("proxy")
-        payloads = [b"%d" % number * 2_000 for number in range(100)]
+        yield cluster, client_file, child, cache
+        poll("the proxy is healthy", lambda: bool(health(cluster).get("healthy")))
+        child.stop()
+
+
+def test_a_full_cache_disk_ends_the_cache_with_a_line_and_nothing_else(
+    tmp_path: Path, zookeeper: ZooKeeperServer
+) -> None:
+    payloads = PAYLOADS
+    with proxy_with_cache(tmp_path, zookeeper.fresh_chroot()) as (cluster, client_file, child, cache):
         trio.run(append_all, cluster.client_file, payloads[:10])
         assert trio.run(read_all, client_file, 10) == payloads[:10]
         poll("the disk has them", lambda: any(each.stat().st_size for each in cache.glob("cache-*")))
@@ -138,8 +152,18 @@ def test_a_full_cache_disk_ends_the_cache_with_a_line_and_nothing_else(
         assert trio.run(read_all, client_file, 100) == payloads
         assert child.says().count("the cache on the disk is given up") == 1
         assert not list(cache.glob("cache-*")), "its room is free for others"
-        poll("it is healthy", lambda: bool(health(cluster).get("healthy")))
-        child.stop()
+
+
+def test_a_cache_disk_that_hangs_ends_the_cache_and_keeps_neither_readers_nor_the_process(
+    tmp_path: Path, zookeeper: ZooKeeperServer
+) -> None:
+    with proxy_with_cache(tmp_path, zookeeper.fresh_chroot()) as (cluster, client_file, child, cache):
+        os.mkfifo(cache / "cache-0")  # whoever opens it to write waits for a reader
+        trio.run(append_all, cluster.client_file, PAYLOADS)
+        assert trio.run(read_all, client_file, 100) == PAYLOADS
+        poll("it gives the disk up", lambda: "is given up: it has answered nothing for 5 s" in child.says())
+        assert trio.run(read_all, client_file, 100) == PAYLOADS
+    assert "the disk does not answer" in child.says()
 
 
 async def append_all(path: Path, payloads: list[bytes]) -> None:

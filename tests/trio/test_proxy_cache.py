@@ -12,7 +12,16 @@ import pytest
 import trio
 
 from waltz_core.base.errors import ConfigError
-from waltz_core.proxy.cache import CacheData, CacheDrop, CacheEffect, CacheFailed, CacheRead, CacheWrite, Place
+from waltz_core.proxy.cache import (
+    CacheData,
+    CacheDrop,
+    CacheEffect,
+    CacheFailed,
+    CacheRead,
+    CacheWrite,
+    CacheWritten,
+    Place,
+)
 from waltz_trio.node.proxy_cache import CacheEvent, ProxyCache
 
 
@@ -48,6 +57,9 @@ class Desk:
             self.cache.perform(effect)
         await self.read(-1, 0, 0)
 
+    def written(self) -> list[int]:
+        return [each.size for each in self.said if isinstance(each, CacheWritten)]
+
     def failures(self) -> list[str]:
         return [each.reason for each in self.said if isinstance(each, CacheFailed)]
 
@@ -77,6 +89,15 @@ async def test_what_was_written_is_read_where_it_stands_until_its_file_is_droppe
         assert await desk.read(1, 0, 5) == b"three"
         assert desk.failures() == []
     assert names(tmp_path) == ["lock"]
+
+
+async def test_it_says_how_much_it_is_done_with_whether_the_disk_took_it_or_not(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        await desk.do(CacheWrite(0, b"one"), CacheWrite(0, b"three"))
+        assert sum(desk.written()) == len(b"onethree")
+        (tmp_path / "cache-1").symlink_to(tmp_path / "nowhere")
+        await desk.do(CacheWrite(1, b"two"), CacheWrite(1, b"three"))
+        assert sum(desk.written()) == len(b"onethreetwothree")
 
 
 async def test_a_process_begins_with_nothing(tmp_path: Path) -> None:
@@ -153,3 +174,14 @@ async def test_one_file_that_cannot_be_deleted_keeps_no_other_on_the_disk(tmp_pa
         why = os.strerror(errno.EISDIR)
         assert desk.failures() == [f"{why}: {tmp_path / 'cache-0'}; these files stay: {STAY}"]
     assert desk.stay == STAY
+
+
+async def test_a_disk_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
+    pipe = tmp_path / "cache-0"
+    async with opened(tmp_path) as desk:
+        os.mkfifo(pipe)  # opening it to write waits for a reader
+        desk.cache.perform(CacheWrite(0, b"one"))
+        await trio.sleep(0.1)
+    assert "the disk does not answer" in desk.stay
+    assert pipe.exists()
+    assert pipe.read_bytes() == b"one", "the disk answers again, and the thread that nobody awaits goes on"

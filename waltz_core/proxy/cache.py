@@ -6,8 +6,9 @@
 The index is in memory: a process begins with nothing and takes nothing over from the one before, so records that a
 cluster has lost since, by a restore, cannot come back from here. Nothing is synced. An entry says whose records it
 holds and carries a checksum over all of it; one that does not read as it was written is dropped and fetched upstream.
-The disk works in the order of the requests, so a read finds what was written before. A disk that fails ends the cache,
-and nothing else.
+The disk works in the order of the requests, so a read finds what was written before. One that is slower than what is
+read upstream is not given more than `UNWRITTEN_MAX` ahead: the rest is not kept. A disk that fails, or that answers
+nothing for `SILENCE_MS`, ends the cache, and nothing else.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ _MAGIC = b"WPC1"
 _CHECKED_FROM = 8
 FILES: Final = 16
 """Into how many files the room is divided: so much goes at once."""
+UNWRITTEN_MAX: Final = 8 << 20
+"""Bytes that wait for the disk, in memory."""
+SILENCE_MS: Final = 5_000
+"""A disk that owes answers and gives none for so long is given up. Who reads what is on it waits meanwhile."""
 
 
 @record
@@ -77,6 +82,13 @@ class CacheData:
 
 
 @record
+class CacheWritten:
+    """The disk is done with so many bytes of what it was to append."""
+
+    size: int
+
+
+@record
 class CacheFailed:
     """The disk takes nothing more."""
 
@@ -89,7 +101,7 @@ CacheEffect: TypeAlias = CacheWrite | CacheRead | CacheDrop
 class CacheIndex:
     """Which records are in which entry, and how much room is left."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_entries", "_file_size", "_files", "_next_file")
+    __slots__ = ("_bytes", "_bytes_max", "_entries", "_file_size", "_files", "_next_file", "_unread", "_unwritten")
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max  # 0: nothing is kept
@@ -97,16 +109,25 @@ class CacheIndex:
         self._entries: dict[int, list[tuple[int, int, Place]]] = {}  # partition → (first id, file, place), sorted
         self._files: deque[tuple[int, int]] = deque()  # number, size; the newest is the last
         self._next_file = 0
+        self._unwritten = 0  # bytes
+        self._unread = 0  # entries that the disk was asked for
 
     @property
     def size(self) -> int:
         """Bytes on the disk."""
         return self._bytes
 
+    @property
+    def owed(self) -> bool:
+        """The disk has not done yet all that it was asked to."""
+        return bool(self._unwritten or self._unread)
+
     def add(self, partition_id: int, first: int, records: Sequence[Record]) -> list[CacheEffect]:
         """Keep a run of records: what the disk is to do."""
         data = encode_entry(partition_id, first, records)
         if not records or len(data) > self._bytes_max // FILES:
+            return []
+        if self._unwritten and self._unwritten + len(data) > UNWRITTEN_MAX:
             return []
         effects: list[CacheEffect] = []
         if not self._files or self._files[-1][1] + len(data) > self._bytes_max // FILES:
@@ -117,6 +138,7 @@ class CacheIndex:
         number, offset = self._files.pop()
         self._files.append((number, offset + len(data)))
         self._bytes += len(data)
+        self._unwritten += len(data)
         place = Place(number, offset, len(data), first, len(records))
         insort(self._entries.setdefault(partition_id, []), (first, number, place), key=lambda entry: entry[:2])
         effects.append(CacheWrite(number, data))
@@ -138,14 +160,27 @@ class CacheIndex:
         place = entries[at - 1][2]
         return place if transaction_id < place.first + place.count else None
 
+    def read(self, partition_id: int, token: int, place: Place) -> CacheRead:
+        """Ask the disk for an entry."""
+        self._unread += 1
+        return CacheRead(partition_id, token, place)
+
+    def was_read(self) -> None:
+        """It has answered, with the entry or without."""
+        self._unread = max(0, self._unread - 1)
+
+    def was_written(self, size: int) -> None:
+        """It is done with so many bytes."""
+        self._unwritten = max(0, self._unwritten - size)
+
     def forget(self, partition_id: int, place: Place) -> None:
         """An entry is not what was written."""
         entries = self._entries.get(partition_id, [])
         self._entries[partition_id] = [entry for entry in entries if entry[2] != place]
 
     def close(self) -> None:
-        """Keep nothing any more."""
-        self._bytes_max = self._bytes = 0
+        """Keep nothing any more, and expect no answer."""
+        self._bytes_max = self._bytes = self._unwritten = self._unread = 0
         self._entries.clear()
         self._files.clear()
 

@@ -73,7 +73,7 @@ from waltz_core.client.calls import (
 from waltz_core.client.membership import ZkMembership
 from waltz_core.client.node import ClientEvent
 from waltz_core.client.settings import ClientSettings
-from waltz_core.proxy.cache import CacheData, CacheEffect, CacheFailed
+from waltz_core.proxy.cache import SILENCE_MS, CacheData, CacheEffect, CacheFailed, CacheWritten
 from waltz_core.proxy.cluster import ProxyClusterPort
 from waltz_core.proxy.partition import FLOOR, PROBE, ProxyPartition
 from waltz_core.proxy.partitions import ProxyPartitions
@@ -86,6 +86,7 @@ from waltz_core.server.config import ServerConfig
 from waltz_core.server.context import (
     AlarmKey,
     ArchiveAlarm,
+    CacheAlarm,
     ClusterAlarm,
     NodeContext,
     PartitionAlarm,
@@ -145,6 +146,7 @@ ProxyEvent: TypeAlias = (
     | FromUpstream
     | BlocksTaken
     | CacheData
+    | CacheWritten
     | CacheFailed
     | Shutdown
     | WallClock
@@ -192,7 +194,8 @@ class ProxyNode:
                 FromUpstream: lambda now, event: self._for_client.append(event.event),
                 BlocksTaken: self._on_blocks,
                 CacheData: self._on_cached,
-                CacheFailed: self._on_cache_failed,
+                CacheWritten: self._on_cache_written,
+                CacheFailed: lambda now, event: self._give_up_cache(event.reason),
                 Shutdown: lambda now, event: self._cluster.leave(now),
                 WallClock: self._on_wall_clock,
                 RolesChanged: self._clients.roles_changed,
@@ -216,6 +219,7 @@ class ProxyNode:
         self._clients.deliver()
         self._clients.send_backlogs()
         self._settle(now, leaving)
+        self._watch_disk(now)
         if not self._published:
             self._published = True
             self._cluster.publish(now, self._generations)
@@ -288,6 +292,8 @@ class ProxyNode:
                 self._partitions.touch(number)
             case ClusterAlarm():
                 self._cluster.due(now, key)
+            case CacheAlarm():
+                self._give_up_cache(f"it has answered nothing for {SILENCE_MS // 1000} s")
             case PoolAlarm() | StorageAlarm() | ArchiveAlarm():
                 raise AssertionError(f"a proxy has neither storage nodes nor an archive: {key}")
             case _:
@@ -373,12 +379,28 @@ class ProxyNode:
     def _on_blocks(self, now: int, event: BlocksTaken) -> None:
         self._state = attrs.evolve(self._state, blocks=event.blocks)
 
+    # ---- the disk ----------------------------------------------------------------------------
+
     def _on_cached(self, now: int, event: CacheData) -> None:
         self._touched(event.partition_id).source.cached(event)
+        self._alarms.set(CacheAlarm.ANSWER, None)
 
-    def _on_cache_failed(self, now: int, event: CacheFailed) -> None:
+    def _on_cache_written(self, now: int, event: CacheWritten) -> None:
+        self._partitions.kept.was_written(event.size)
+        self._alarms.set(CacheAlarm.ANSWER, None)
+
+    def _watch_disk(self, now: int) -> None:
+        """Begin to wait for the next answer of the disk, if it owes one and nobody waits yet."""
+        if self._partitions.kept.owed and self._alarms.at(CacheAlarm.ANSWER) is None:
+            self._alarms.set(CacheAlarm.ANSWER, now + SILENCE_MS)
+
+    def _give_up_cache(self, reason: str) -> None:
         self._partitions.kept.close()
-        text = f"the cache on the disk is given up: {event.reason}; what it held is read upstream again"
+        self._alarms.set(CacheAlarm.ANSWER, None)
+        for number, partition in self._partitions.served.items():
+            if partition.source.disk_lost():
+                self._partitions.touch(number)
+        text = f"the cache on the disk is given up: {reason}; what it held is read upstream again"
         self._out.put(Report(Level.WARNING, text))
 
     # ---- for people and metrics --------------------------------------------------------------

@@ -17,7 +17,7 @@ from waltz_core.base.log import Record
 from waltz_core.base.outbox import Emits, Outbox
 from waltz_core.base.record import record
 from waltz_core.client.calls import RecordsCarried
-from waltz_core.proxy.cache import CacheData, CacheEffect, CacheIndex, CacheRead, Place, decode_entry
+from waltz_core.proxy.cache import CacheData, CacheEffect, CacheIndex, Place, decode_entry
 from waltz_core.server.data_cache import DataCache
 from waltz_core.store.session import SessionState
 from waltz_core.store.session_notes import HeadersRead, ReadFailed, RecordsRead
@@ -151,7 +151,7 @@ class UpstreamSource:
         place = self._kept.find(self.partition_id, waiter.first)
         if place is not None:
             self._fetches[token] = _Fetch(place.first, place.count, [waiter], place)
-            self._wanted.put(CacheRead(self.partition_id, token, place))
+            self._wanted.put(self._kept.read(self.partition_id, token, place))
             return
         self._fetches[token] = _Fetch(waiter.first, waiter.count, [waiter])
         self._wanted.put(FetchWanted(token, waiter.first, waiter.count))
@@ -181,6 +181,7 @@ class UpstreamSource:
 
     def cached(self, answer: CacheData) -> None:
         """The disk has answered a fetch: with what was written, or it is fetched upstream."""
+        self._kept.was_read()
         fetch = self._fetches.pop(answer.token, None)
         if fetch is None or fetch.place is None:
             return
@@ -191,6 +192,14 @@ class UpstreamSource:
                 self._read(waiter)
         else:
             self._arrived(fetch, records)
+
+    def disk_lost(self) -> bool:
+        """The disk is given up: what it was asked for is read upstream; whether there is any."""
+        lost = [token for token, fetch in self._fetches.items() if fetch.place is not None]
+        for fetch in [self._fetches.pop(token) for token in lost]:
+            for waiter in fetch.waiters:
+                self._read(waiter)
+        return bool(lost)
 
     def _answer(self, waiter: _Waiter, records: Sequence[Record]) -> None:
         if waiter.headers_only:

@@ -96,6 +96,12 @@ class ArchiveAlarm(enum.Enum):
     ANSWER = "the archive owes an answer for too long"
 
 
+class CacheAlarm(enum.Enum):
+    """The same of a proxy's cache."""
+
+    ANSWER = "the disk owes an answer for too long"
+
+
 @record
 class PoolAlarm:
     """A storage node is dialed again, or owes an answer."""
@@ -119,7 +125,9 @@ class PartitionAlarm(NamedTuple):
     due: PartitionDue | SessionAlarm
 
 
-AlarmKey: TypeAlias = ClusterAlarm | ClientAlarm | Silence | StorageAlarm | PoolAlarm | ArchiveAlarm | PartitionAlarm
+AlarmKey: TypeAlias = (
+    ClusterAlarm | ClientAlarm | Silence | StorageAlarm | PoolAlarm | ArchiveAlarm | CacheAlarm | PartitionAlarm
+)
 
 
 class PartitionAlarms:

@@ -49,6 +49,7 @@ from waltz_core.server.config import ServerConfig
 from waltz_core.server.context import (
     AlarmKey,
     ArchiveAlarm,
+    CacheAlarm,
     ClusterAlarm,
     JournalAsked,
     MetadataAsked,
@@ -153,6 +154,8 @@ class ServerNode:
             case ArchiveAlarm():
                 assert self._context.archive is not None
                 self._context.archive.due(now)
+            case CacheAlarm():
+                raise AssertionError(f"a server has no cache on a disk: {key}")
             case _:
                 self._clients.due(now, key)
 

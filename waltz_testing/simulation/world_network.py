@@ -179,7 +179,7 @@ class Way:
             back._break(reason)
 
     def _probe(self) -> None:
-        """As TCP does where bytes wait to be sent: ask again and again, until the target's host says that it is gone."""
+        """As TCP does where bytes wait to be sent: ask again and again, until the host says that the target is gone."""
         if self._gone is None or self.sender.conns.get(self.sender_conn) is not self:
             return
         network = self._network

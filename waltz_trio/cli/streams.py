@@ -55,8 +55,9 @@ def settle() -> None:
 
 def abandon_output() -> None:
     """What is still to be written to standard output goes nowhere; Python would try once more when it ends."""
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _like(before: TextIO | None, raw: io.FileIO) -> TextIO:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import trio
 
 from waltz_core.base.errors import ConfigError
-from waltz_core.proxy.cache import CacheData, CacheDrop, CacheEffect, CacheFailed, CacheRead, CacheWrite
+from waltz_core.proxy.cache import CacheData, CacheDrop, CacheEffect, CacheFailed, CacheRead, CacheWrite, CacheWritten
 
 _PREFIX = "cache-"
 _LOCK = "lock"
 _DIRECTORY_KEY = "proxy.cache.directory"
+_END_S = 1.0  # how long the end waits for what the disk is at
 
-CacheEvent = CacheData | CacheFailed
+CacheEvent = CacheData | CacheWritten | CacheFailed
 
 
 class ProxyCache:
@@ -33,6 +35,8 @@ class ProxyCache:
         self._waiting: list[CacheEffect] = []
         self._wanted = trio.Event()
         self._failed = False
+        self._idle = threading.Event()
+        self._idle.set()
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             strange = [path.name for path in directory.iterdir() if not _is_ours(path.name)]
@@ -76,11 +80,20 @@ class ProxyCache:
             await self._wanted.wait()
             self._wanted = trio.Event()
             work, self._waiting = self._waiting, []
-            self._post(await trio.to_thread.run_sync(self._do, work))
+            self._idle.clear()
+            self._post(await trio.to_thread.run_sync(self._do, work, abandon_on_cancel=True))
 
     def _do(self, work: Sequence[CacheEffect]) -> list[CacheEvent]:
+        try:
+            return self._done(work)
+        finally:
+            self._idle.set()
+
+    def _done(self, work: Sequence[CacheEffect]) -> list[CacheEvent]:
         events: list[CacheEvent] = []
+        done = 0  # bytes of what was to be written
         for effect in work:
+            done += len(effect.data) if isinstance(effect, CacheWrite) else 0
             if isinstance(effect, CacheRead):
                 events.append(CacheData(effect.partition_id, effect.token, self._read(effect)))
                 continue
@@ -92,7 +105,7 @@ class ProxyCache:
                     left = f"; these files stay: {stay}" if stay else ""
                     events.append(CacheFailed(f"{error.strerror}: {self._path(effect.file)}{left}"))
                 self._failed = True
-        return events
+        return [*events, CacheWritten(done)] if done else events
 
     def _read(self, effect: CacheRead) -> bytes | None:
         try:
@@ -125,8 +138,11 @@ class ProxyCache:
         return self._directory / f"{_PREFIX}{file}"
 
     def close(self) -> str:
-        """Delete what is there, and let the directory go; says what stays, and why."""
-        stay = self._clear()
+        """Delete what is there, and let the directory go; says what stays, and why.
+
+        A disk that hangs does not keep the process: the next one empties the directory.
+        """
+        stay = self._clear() if self._idle.wait(_END_S) else "the disk does not answer"
         os.close(self._lock)
         return stay
 

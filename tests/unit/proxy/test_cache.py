@@ -13,6 +13,7 @@ from waltz_core.base.ids import make_req_id
 from waltz_core.base.log import Record
 from waltz_core.proxy.cache import (
     FILES,
+    UNWRITTEN_MAX,
     CacheData,
     CacheDrop,
     CacheEffect,
@@ -86,6 +87,17 @@ def test_what_is_larger_than_a_file_is_not_kept_and_a_closed_index_keeps_nothing
     index.close()
     assert index.find(0, 0) is None
     assert index.add(0, 0, records(0, 1)) == []
+
+
+def test_what_waits_for_a_slow_disk_is_bounded() -> None:
+    index = CacheIndex(64 * UNWRITTEN_MAX)
+    size = UNWRITTEN_MAX // 4
+    taken = [len(index.add(0, at, records(at, 1, size))) for at in range(10)]
+    assert taken == [1, 1, 1, 0, 0, 0, 0, 0, 0, 0], "an entry is a little more than its payload"
+    assert index.find(0, 9) is None
+    index.was_written(len(encode_entry(0, 0, records(0, 1, size))))
+    assert len(index.add(0, 10, records(10, 1, size))) == 1
+    assert index.owed
 
 
 def test_a_file_is_filled_to_its_last_byte() -> None:

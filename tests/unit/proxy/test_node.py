@@ -26,8 +26,16 @@ from waltz_core.base.edge import (
     ZkStateChanged,
 )
 from waltz_core.base.ids import make_req_id
-from waltz_core.proxy.cache import CacheData, CacheFailed, CacheRead, CacheWrite, encode_entry
-from waltz_core.proxy.node import BlocksTaken
+from waltz_core.proxy.cache import (
+    SILENCE_MS,
+    CacheData,
+    CacheFailed,
+    CacheRead,
+    CacheWrite,
+    CacheWritten,
+    encode_entry,
+)
+from waltz_core.proxy.node import BlocksTaken, ProxyEvent
 from waltz_core.proxy.state import BLOCK_SIZE
 from waltz_core.server.refusals import refusal
 from waltz_core.wire import client_messages as messages
@@ -268,6 +276,36 @@ def test_a_disk_that_fails_ends_the_cache_and_everything_is_read_upstream() -> N
     out, again = desk.serve_range()
     assert (again.first_id, again.last_id) == (5, 5)
     assert [(type(effect), effect.conn) for effect in out] == [(Send, 1)], "and it is not written any more"
+
+
+def test_a_disk_that_answers_nothing_is_given_up_and_who_waits_for_it_is_served_from_upstream() -> None:
+    desk = NodeDesk(cache_bytes=1 << 20, data_cache_bytes=0)
+    desk.start()
+    desk.accept(1)
+    desk.say(1, payload_of(1, 5))
+    desk.serve_range()
+    entry = encode_entry(0, 5, [record(5)])
+    assert reports_after(desk, SILENCE_MS - 1, CacheWritten(len(entry))) == []
+    assert reports_after(desk, SILENCE_MS) == [], "a disk that owes nothing may be silent"
+    (read,) = desk.say(1, payload_of(1, 5))
+    assert isinstance(read, CacheRead)
+    assert reports_after(desk, SILENCE_MS - 1) == []
+
+    (line,) = reports_after(desk, 1)
+
+    text = "the cache on the disk is given up: it has answered nothing for 5 s; what it held is read upstream again"
+    assert line == Report(Level.WARNING, text)
+    out, again = desk.serve_range()
+    assert (again.first_id, again.last_id) == (5, 5)
+    assert [(type(effect), effect.conn) for effect in out] == [(Send, 1)]
+    assert desk.step(CacheData(0, read.token, entry)) == [], "it comes too late"
+    assert reports_after(desk, 2 * SILENCE_MS) == [], "given up once"
+
+
+def reports_after(desk: NodeDesk, passed_ms: int, *events: ProxyEvent) -> list[Report]:
+    """What is said after a while; a connection upstream may be kept alive beside it."""
+    desk.now += passed_ms
+    return [effect for effect in desk.step(*events) if isinstance(effect, Report)]
 
 
 # ---- its root ----------------------------------------------------------------------------------
