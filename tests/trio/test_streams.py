@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,12 +48,28 @@ def test_a_note_that_cannot_be_written_changes_neither_status_nor_result(redirec
     assert ended(["nonsense"], redirection) == (2, "", "")
 
 
-def test_a_note_that_cannot_be_written_raises_nothing() -> None:
+def full_disk() -> int:
+    return os.open(FULL, os.O_WRONLY)
+
+
+def full_pipe() -> int:
+    """Nobody reads from it, and writing to it does not wait."""
+    _, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, bytes(1 << 16))
+    return writing
+
+
+@pytest.mark.parametrize("make", [full_disk, full_pipe])
+def test_a_note_that_cannot_be_written_raises_nothing(make: Callable[[], int]) -> None:
     def speak() -> int:
         sys.stderr = sys.__stderr__  # not what pytest looks at
-        os.dup2(os.open(FULL, os.O_WRONLY), 2)
+        os.dup2(make(), 2)
         streams.settle()
-        print("nobody can take this", file=sys.stderr, flush=True)
+        for _ in range(2):
+            print("nobody can take this", file=sys.stderr, flush=True)
         return 7
 
     assert exit_status_of_child(speak) == 7

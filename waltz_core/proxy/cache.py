@@ -118,6 +118,11 @@ class CacheIndex:
         return self._bytes
 
     @property
+    def closed(self) -> bool:
+        """Nothing is kept."""
+        return not self._bytes_max
+
+    @property
     def owed(self) -> bool:
         """The disk has not done yet all that it was asked to."""
         return bool(self._unwritten or self._unread)

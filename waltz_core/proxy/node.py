@@ -395,6 +395,8 @@ class ProxyNode:
             self._alarms.set(CacheAlarm.ANSWER, now + SILENCE_MS)
 
     def _give_up_cache(self, reason: str) -> None:
+        if self._partitions.kept.closed:
+            return  # it failed, or answered nothing, before
         self._partitions.kept.close()
         self._alarms.set(CacheAlarm.ANSWER, None)
         for number, partition in self._partitions.served.items():

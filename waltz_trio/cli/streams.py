@@ -30,9 +30,10 @@ class _Output(io.FileIO):
 
 class _Notes(io.FileIO):
     def write(self, data: ReadableBuffer, /) -> int:
+        size = memoryview(data).nbytes
         with suppress(OSError):
-            return super().write(data)
-        return memoryview(data).nbytes
+            return super().write(data) or size  # nothing: the reader of a pipe that does not block is behind
+        return size
 
 
 def settle() -> None:

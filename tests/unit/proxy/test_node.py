@@ -299,7 +299,7 @@ def test_a_disk_that_answers_nothing_is_given_up_and_who_waits_for_it_is_served_
     assert (again.first_id, again.last_id) == (5, 5)
     assert [(type(effect), effect.conn) for effect in out] == [(Send, 1)]
     assert desk.step(CacheData(0, read.token, entry)) == [], "it comes too late"
-    assert reports_after(desk, 2 * SILENCE_MS) == [], "given up once"
+    assert reports_after(desk, 2 * SILENCE_MS, CacheFailed("no space left")) == [], "given up once"
 
 
 def reports_after(desk: NodeDesk, passed_ms: int, *events: ProxyEvent) -> list[Report]:
