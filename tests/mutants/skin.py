@@ -937,4 +937,11 @@ SKIN: tuple[Mutant, ...] = (
         "        return events",
         ("tests/trio/test_proxy_cache.py",),
     ),
+    Mutant(
+        "a proxy dials another one in its root, by the id of a connection upstream",
+        "proxy.cluster",
+        "    def _watch(self",
+        "    def _watch_nobody(self",
+        ("tests/unit/proxy/test_node.py",),
+    ),
 )

@@ -99,6 +99,11 @@ def test_the_page_starts_a_proxy_that_clients_find_in_its_own_root(
         cluster.start("proxy")  # with the words of the page, which are what the doctor advises
         poll("the doctor finds nothing", lambda: not causes_found())
 
+        cluster.children["proxy"].kill()
+        cluster.start("proxy")  # while what the killed process has registered is still there
+        trio.run(append_and_read, client_file, cluster.client_file)
+        poll("the doctor finds nothing", lambda: not causes_found())
+
         second_proxy(cluster, Path(words[-1]))
         poll("both are registered", lambda: causes_found() == ["two-proxies"])
         cluster.children["proxy-2"].stop()  # as the doctor advises

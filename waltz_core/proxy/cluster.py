@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from waltz_core.base.contract import Rng
+from waltz_core.base.ids import Endpoint
 from waltz_core.cluster.coordinator import Coordinator
 from waltz_core.cluster.notifications import CoordinatorEffect, ManagedServer
 from waltz_core.cluster.published import Published
@@ -76,3 +77,9 @@ class ProxyClusterPort(ClusterPort):
         effects: list[CoordinatorEffect] = []
         self._coordinator.publish(now, generations, effects)
         self._on_effects(now, effects)
+
+    def _watch(self, servers: tuple[tuple[str, Endpoint], ...]) -> None:
+        """Dial nobody: another proxy here is one too many, and nothing of it is taken over.
+
+        And all connections that a proxy dials are those of its client machine, which numbers them.
+        """

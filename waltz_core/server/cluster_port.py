@@ -23,7 +23,7 @@ from waltz_core.base.edge import (
     ZkFailed,
     ZkStateChanged,
 )
-from waltz_core.base.ids import ReqId
+from waltz_core.base.ids import Endpoint, ReqId
 from waltz_core.cluster.coordinator import Coordinator
 from waltz_core.cluster.notifications import (
     ClusterFailed,
@@ -193,6 +193,11 @@ class ClusterPort:
             self._on_effects(now, effects)
         self._set_alarm()
 
+    def _watch(self, servers: tuple[tuple[str, Endpoint], ...]) -> None:
+        """The other servers are these now: the end of each is noticed by a connection to it."""
+        self._neighbors.changed(servers)
+        self._set_alarm()
+
     def _set_alarm(self) -> None:
         self._alarms.set(ClusterAlarm.NEIGHBORS, self._neighbors.deadline())
 
@@ -211,8 +216,7 @@ class ClusterPort:
                     self._state.replicas = assignments
                     self._partitions.replicas_changed(now)
                 case NeighborsChanged(servers):
-                    self._neighbors.changed(servers)
-                    self._set_alarm()
+                    self._watch(servers)
                 case PreferencesRegistered():
                     self._preferences_registered = True
                     self._answer_preferring()

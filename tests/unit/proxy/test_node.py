@@ -323,6 +323,17 @@ def test_a_root_that_is_not_there_yet_is_looked_for_again() -> None:
     assert {type(effect) for effect in out} <= {ZkGet, ZkChildren}
 
 
+def test_another_proxy_in_its_root_is_not_dialed() -> None:
+    """Its connection would have the id of one upstream: bytes of either would be taken for those of the other."""
+    desk = NodeDesk()
+    desk.own.server()
+    desk.join()
+    assert len(desk.dials) == 1, "upstream alone"
+    desk.own.server()
+    desk.zk()
+    assert len(desk.dials) == 1
+
+
 def test_the_generations_of_the_cluster_stand_in_its_root() -> None:
     desk = NodeDesk()
     desk.join()
