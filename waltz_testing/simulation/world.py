@@ -276,6 +276,8 @@ class SimNode:
                     self._dialing.discard(conn)
                     self.post_later(0, Closed(conn, reason))
             case Dial():
+                used = effect.conn in self._dialing or effect.conn in self.conns
+                assert not used, f"{self.name} dials under the id of another connection, {effect.conn}"
                 self._dialing.add(effect.conn)
                 self.world.network.dial(self, effect)
             case Report(level, text):
