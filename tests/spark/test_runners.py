@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes.cluster import ROOT, poll
-from waltz_spark.base.runners import Here, OnProgress, Runner
+from waltz_spark.base.runners import Here, OnProgress, OnSpark, Runner
 from waltz_spark.read.options import Options
 from waltz_trio.cli.main import main as waltz
 
@@ -47,9 +47,31 @@ def test_processes_end_with_the_command_that_they_work_for(
 def test_a_command_on_spark_ends_without_traces_of_its_driver(number: signal.Signals, tmp_path: Path) -> None:
     """PySpark's own answer to Ctrl-C fails in the middle of a job, and Py4J logs how."""
     status, errors = ended("command_on_spark", number, tmp_path)
-    assert status == 128 + number
+    assert status == 128 + number, errors
     assert errors.endswith(f"\nInterrupted by {number.name}\n")
     assert "Traceback" not in errors
+
+
+def test_an_error_on_the_way_out_of_an_interrupted_job_is_the_interruption() -> None:
+    """The JVM had ended when PySpark talked to it once more: it was "Answer from Java side is empty", and status 1."""
+
+    class Session:
+        width = 1
+
+        def range(self, *_: int) -> Session:
+            return self
+
+        def mapInArrow(self, *_: object) -> Session:  # noqa: N802
+            return self
+
+        def collect(self) -> None:
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt as interruption:
+                raise OSError("Answer from Java side is empty") from interruption
+
+    with pytest.raises(KeyboardInterrupt):
+        OnSpark(Session(), 1).run(work_on, ["nowhere"])
 
 
 def ended(program: str, number: signal.Signals, directory: Path) -> tuple[int, str]:

@@ -114,7 +114,12 @@ class OnSpark:
                     yield pa.RecordBatch.from_pydict({"at": [at], "result": [pickle.dumps(result)]})
 
         numbers = self.session.range(0, len(tasks), 1, len(tasks))
-        rows = numbers.mapInArrow(perform, "at bigint, result binary").collect()
+        try:
+            rows = numbers.mapInArrow(perform, "at bigint, result binary").collect()
+        except Exception as error:
+            if _interrupted(error):
+                raise KeyboardInterrupt from error
+            raise
         outcomes: dict[int, tuple[bool, Any]] = {row["at"]: pickle.loads(row["result"]) for row in rows}
         results: list[R] = []
         for at in range(len(tasks)):
@@ -123,6 +128,13 @@ class OnSpark:
                 raise value
             results.append(value)
         return results
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether a Ctrl-C led to an error: PySpark talks to its JVM once more on the way out, which may have ended."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _slots(spark: Any) -> int:
