@@ -944,4 +944,11 @@ SKIN: tuple[Mutant, ...] = (
         "    def _watch_nobody(self",
         ("tests/unit/proxy/test_node.py",),
     ),
+    Mutant(
+        "a suspect is cut where it could be compared",
+        "store.intake",
+        "not (needed or comparable(at, member))",
+        "not needed",
+        ("tests/unit/store/test_recovery_defects.py",),
+    ),
 )

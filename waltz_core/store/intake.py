@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from waltz_core.base.quorum import majority
 from waltz_core.store.arrivals import Case, Keep, arrival, settled
-from waltz_core.store.levelling import enter
+from waltz_core.store.levelling import comparable, enter
 from waltz_core.store.members import Member, Probe, Situation
 from waltz_core.store.recovery_events import AskMax, Effect, ReplicaPhase, Truncate
 
@@ -77,13 +77,18 @@ def _probed(at: Situation, member: Member, mark: int, out: list[Effect]) -> None
 
 
 def clear_suspects(at: Situation, out: list[Effect]) -> None:
-    """Let suspects in if too few replicas can hold what the unknown session appended for it to be committed."""
+    """Let suspects in if too few replicas can hold what the unknown session appended for it to be committed.
+
+    One that can be compared is compared before: what a member holds, too, may be committed, and to cut it here and copy
+    it again would leave fewer copies meanwhile.
+    """
     suspects = [member for member in at.suspects if member.phase is ReplicaPhase.IDLE]
     if not suspects or at.failed:
         return
     entered = [m for m in at.members.values() if m.alive and m.counted and m.entered is not None]
     for member in suspects:
-        if at.resolved is not None or not any(_needed(at, member, entered, mark) for mark in _steps(member, entered)):
+        needed = any(_needed(at, member, entered, mark) for mark in _steps(member, entered))
+        if at.resolved is not None or not (needed or comparable(at, member)):
             clear(at, member, out)
 
 

@@ -204,9 +204,18 @@ def _no_answer(at: Situation, member: Member, source: Member, transaction_id: in
 # ---- comparing -----------------------------------------------------------------------------------
 
 
+def comparable(at: Situation, member: Member) -> bool:
+    """Whether its last record can be compared with that of a member now."""
+    return member.replica not in member.denied and any(o.start <= member.mark for o in _ahead(at, member))
+
+
+def _ahead(at: Situation, member: Member) -> list[Member]:
+    return [o for o in _sources(at, member) if o.entered is not None and o.mark >= member.mark]
+
+
 def _compare(at: Situation, member: Member, out: list[Effect]) -> None:
     """Read its last record, then that of a member."""
-    ahead = [o for o in _sources(at, member) if o.entered is not None and o.mark >= member.mark]
+    ahead = _ahead(at, member)
     source = next((o for o in ahead if o.start <= member.mark), None)
     if source is None and ahead and at.resolved is not None:
         member.vouched = True  # all of it is given up: the others begin behind it

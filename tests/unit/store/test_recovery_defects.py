@@ -334,6 +334,34 @@ def test_what_was_decided_before_needs_no_suspect() -> None:
     assert world.opened
 
 
+def test_what_was_decided_before_is_not_cut_from_a_suspect_that_holds_it_too() -> None:
+    """Session 6 committed 0..2 on a and b; the next one marked a, but not b; the states were set back before both.
+
+    Cut and copied to again, b would leave what is committed on one disk meanwhile.
+    """
+    storages = {"a": storage(7, 2, [6, 6, 6]), "b": storage(6, -1, [6, 6, 6]), "c": storage(4, -1, [])}
+    world = world_of(Recovery, storages, *unresolved("a", "c", session=4), state("b", 4, -1), session=8)
+    world.arrive("a")
+    world.arrive("b")
+    while world.pending:
+        world.run(world.pending[0])
+        assert writers(world, "b") == [6, 6, 6]
+    assert world.recovery.resolved == 2
+    assert world.opened
+
+
+def test_a_suspect_that_differs_from_what_was_decided_is_cut() -> None:
+    """The same, but that b holds what nobody else does."""
+    storages = {"a": storage(7, 2, [6, 6, 6]), "b": storage(5, -1, [5, 5, 5]), "c": storage(4, -1, [])}
+    world = world_of(Recovery, storages, *unresolved("a", "c", session=4), state("b", 4, -1), session=8)
+    world.arrive("a")
+    world.arrive("b")
+    world.settle()
+    assert world.recovery.resolved == 2
+    assert writers(world, "b") == [6, 6, 6]
+    assert world.opened
+
+
 def test_a_suspect_that_may_be_needed_is_waited_for() -> None:
     """1 may be committed on a, which is absent, and on b, if the states were set back; a then proves it."""
     world = suspect_world({"a": 1, "b": 1, "c": 0})
