@@ -947,8 +947,36 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "a suspect is cut where it could be compared",
         "store.intake",
-        "not (needed or comparable(at, member))",
-        "not needed",
+        "        if not compare_common(at, member, out):\n",
+        "        if True:\n",
+        ("tests/unit/store/test_recovery_set_back.py",),
+    ),
+    Mutant(
+        "a suspect with a tail of its own loses what it has in common with the others",
+        "store.intake",
+        "    if member.common < 0:\n",
+        "    if True:\n",
+        ("tests/unit/store/test_recovery_set_back.py",),
+    ),
+    Mutant(
+        "where a suspect differs is looked for one by one",
+        "store.levelling",
+        "else (known + differs) // 2",
+        "else differs - 1",
+        ("tests/unit/store/test_recovery_defects.py",),
+    ),
+    Mutant(
+        "a suspect that was proven must be compared again",
+        "store.intake",
+        "        member.vouched = True\n",
+        "        pass\n",
+        ("tests/unit/store/test_recovery_defects.py",),
+    ),
+    Mutant(
+        "a suspect that nobody needs holds up the decision",
+        "store.members",
+        "(m.alive and m.probe is Probe.SUSPECT)",
+        "(m.alive and m.unknown)",
         ("tests/unit/store/test_recovery_defects.py",),
     ),
 )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from waltz_core.base.quorum import majority
 from waltz_core.store.arrivals import Case, Keep, arrival, settled
-from waltz_core.store.levelling import comparable, enter
+from waltz_core.store.levelling import compare_common, enter
 from waltz_core.store.members import Member, Probe, Situation
 from waltz_core.store.recovery_events import AskMax, Effect, ReplicaPhase, Truncate
 
@@ -52,6 +52,10 @@ def arrived(at: Situation, member: Member, mark: int, out: list[Effect], kept: i
     if member.probe is Probe.ASKED:
         _probed(at, member, mark, out)
         return
+    if member.probe is Probe.SPARE:
+        member.mark = mark
+        member.phase = ReplicaPhase.IDLE
+        return
     if not at.states and mark >= 0:
         member.phase = ReplicaPhase.HELD
         return
@@ -61,6 +65,7 @@ def arrived(at: Situation, member: Member, mark: int, out: list[Effect], kept: i
     member.clean = not member.voter
     if kept is not None:
         member.mark = kept
+        member.vouched = True
     enter(at, member, out)
 
 
@@ -79,17 +84,35 @@ def _probed(at: Situation, member: Member, mark: int, out: list[Effect]) -> None
 def clear_suspects(at: Situation, out: list[Effect]) -> None:
     """Let suspects in if too few replicas can hold what the unknown session appended for it to be committed.
 
-    One that can be compared is compared before: what a member holds, too, may be committed, and to cut it here and copy
-    it again would leave fewer copies meanwhile.
+    They are compared before: what a member holds, too, may be committed, and to cut it here and copy it again would
+    leave fewer copies meanwhile. The decision does not wait for that.
     """
-    suspects = [member for member in at.suspects if member.phase is ReplicaPhase.IDLE]
-    if not suspects or at.failed:
-        return
     entered = [m for m in at.members.values() if m.alive and m.counted and m.entered is not None]
-    for member in suspects:
-        needed = any(_needed(at, member, entered, mark) for mark in _steps(member, entered))
-        if at.resolved is not None or not (needed or comparable(at, member)):
-            clear(at, member, out)
+    for member in at.members.values():
+        if member.phase is not ReplicaPhase.IDLE or not member.unknown or at.failed or _holds_up(at, member, entered):
+            continue
+        member.probe = Probe.SPARE
+        if not compare_common(at, member, out):
+            _shorten_or_clear(at, member, out)
+
+
+def _holds_up(at: Situation, suspect: Member, entered: Sequence[Member]) -> bool:
+    """Whether the decision waits for it, as it may need what the unknown session appended there."""
+    if suspect.probe is Probe.SPARE or at.resolved is not None:
+        return False
+    return any(_needed(at, suspect, entered, mark) for mark in _steps(suspect, entered))
+
+
+def _shorten_or_clear(at: Situation, member: Member, out: list[Effect]) -> None:
+    """Cut from a suspect what nobody else holds: all, or what is behind the records that a member holds, too."""
+    if member.common < 0:
+        clear(at, member, out)
+        return
+    # What is left is compared once more, and let in with that.
+    mark, member.common = member.common, -1
+    member.differs.clear()
+    member.phase = ReplicaPhase.ARRIVING
+    out.append(Truncate(member.replica, mark))
 
 
 def _steps(suspect: Member, entered: Sequence[Member]) -> set[int]:
@@ -140,6 +163,7 @@ def clear(at: Situation, member: Member, out: list[Effect], kept: int | None = N
     """Let a suspect in, with the records up to `kept`, which a member holds too, instead of cutting it."""
     member.probe = Probe.CLEAR
     member.avoid.clear()
+    member.differs.clear()
     first = len(out)
     arrive(at, member, out)
     if kept is not None and len(out) > first and isinstance(cut := out[-1], Truncate):

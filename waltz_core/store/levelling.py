@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from waltz_core.store.decision import try_to_decide
-from waltz_core.store.members import Member, Probe, Situation
+from waltz_core.store.members import Member, Situation
 from waltz_core.store.recovery_events import (
     BeginAnew,
     CopyBlocked,
@@ -204,27 +204,48 @@ def _no_answer(at: Situation, member: Member, source: Member, transaction_id: in
 # ---- comparing -----------------------------------------------------------------------------------
 
 
-def comparable(at: Situation, member: Member) -> bool:
-    """Whether its last record can be compared with that of a member now."""
-    return member.replica not in member.denied and any(o.start <= member.mark for o in _ahead(at, member))
+def compare_common(at: Situation, member: Member, out: list[Effect]) -> bool:
+    """Compare a suspect that nobody needs with a member; returns whether there is anything left to compare.
+
+    Logs that are equal in one record are so in all before it, so halving finds the last one that both hold: `common`.
+    """
+    if member.replica in member.denied:
+        return False
+    best: tuple[int, Member] | None = None
+    for other in _sources(at, member):
+        known = max(member.own, member.common, member.start - 1, other.start - 1)
+        differs = member.differs.get(other.replica)
+        end = min(other.mark, member.mark) if differs is None else (known + differs) // 2
+        if other.entered is not None and end > known and (best is None or end > best[0]):
+            best = end, other
+    if best is None:
+        return False
+    _begin_comparing(member, best[1], best[0], out)
+    return True
 
 
-def _ahead(at: Situation, member: Member) -> list[Member]:
-    return [o for o in _sources(at, member) if o.entered is not None and o.mark >= member.mark]
+def _begin_comparing(member: Member, source: Member, transaction_id: int, out: list[Effect]) -> None:
+    """Read a record of its own, then that of a member."""
+    member.phase = ReplicaPhase.COMPARING
+    member.source = source
+    member.compared = transaction_id
+    member.kept = None
+    _ask(member, member, transaction_id, 1, out)
 
 
 def _compare(at: Situation, member: Member, out: list[Effect]) -> None:
-    """Read its last record, then that of a member."""
-    ahead = _ahead(at, member)
+    """Compare its last record with that of a member."""
+    ahead = [
+        o
+        for o in _sources(at, member)
+        if o.entered is not None and o.mark >= member.mark and o.replica not in member.differs
+    ]
     source = next((o for o in ahead if o.start <= member.mark), None)
     if source is None and ahead and at.resolved is not None:
         member.vouched = True  # all of it is given up: the others begin behind it
         _copy(at, member, out)
     elif source is not None:
-        member.phase = ReplicaPhase.COMPARING
-        member.source = source
-        member.kept = None
-        _ask(member, member, member.mark, 1, out)
+        _begin_comparing(member, source, member.mark, out)
     elif not ahead:
         _report_blocked(member, member.mark, out)
 
@@ -232,25 +253,29 @@ def _compare(at: Situation, member: Member, out: list[Effect]) -> None:
 def _on_compared(at: Situation, member: Member, records: Sequence[Record], out: list[Effect]) -> bool:
     source = member.source
     assert source is not None
-    last = records[0] if records and records[0].transaction_id == member.mark else None
+    transaction_id = member.compared
+    found = records[0] if records and records[0].transaction_id == transaction_id else None
     member.phase = ReplicaPhase.IDLE
     if member.kept is None:
-        if last is None:
-            member.refuse(f"it does not give out its own record {member.mark}", out)
+        if found is None:
+            member.refuse(f"it does not give out its own record {transaction_id}", out)
         elif source.alive:
-            member.kept = last
+            member.kept = found
             member.phase = ReplicaPhase.COMPARING
-            _ask(source, member, member.mark, 1, out)
-    elif last is None:
-        _no_answer(at, member, source, member.mark, out)
-    elif last == member.kept and member.probe is Probe.SUSPECT:
-        return True
-    elif last == member.kept:
+            _ask(source, member, transaction_id, 1, out)
+    elif member.unknown and found == member.kept:
+        member.common = transaction_id
+        return transaction_id == member.mark
+    elif member.unknown:
+        member.differs[source.replica] = transaction_id
+    elif found is None:
+        _no_answer(at, member, source, transaction_id, out)
+    elif found == member.kept:
         member.vouched = True
     elif at.resolved is None:
         member.avoid.add(source.replica)  # an undecided tail may differ; once it is decided we ask again
     else:
-        reason = f"its record {member.mark} is not the one of {source.replica}; its copy must be replaced"
+        reason = f"its record {transaction_id} is not the one of {source.replica}; its copy must be replaced"
         member.refuse(reason, out)
     return False
 

@@ -17,7 +17,8 @@ OFFLINE ─► ARRIVING [highest id] ─► IDLE ◄─────────�
 
 What the products mean for the decision: a replica supports marks if it is alive, `counted`, `vouched` and has
 `entered` a mark; it is absent otherwise. Of the supporters, the marks that a `voter` arrived with set the floor. One
-with a `probe` of SUSPECT holds up the decision, and so does one that is HELD: what they hold may be committed.
+with a `probe` of SUSPECT holds up the decision, and so does one that is HELD: what they hold may be committed. One that
+is SPARE does not; it is only compared, so that it keeps what it has in common with the others.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ class Probe(enum.Enum):
 
     NONE = enum.auto()
     ASKED = enum.auto()
-    CLEAR = enum.auto()  # it has not, or not enough of them hold what it appended
     SUSPECT = enum.auto()  # it has: the states are older than they should be
+    SPARE = enum.auto()  # it has, but too few hold that: what no member holds, too, is cut
+    CLEAR = enum.auto()  # it has not, or it holds nothing of its own any more
 
 
 class Member:
@@ -62,9 +64,12 @@ class Member:
         "avoid",
         "blocked",
         "clean",
+        "common",
+        "compared",
         "counted",
         "denied",
         "denied_until",
+        "differs",
         "entered",
         "first_mark",
         "info",
@@ -93,6 +98,8 @@ class Member:
         self.entered: int | None = None  # the mark that others see: not raised step by step while copying
         self.first_mark = -1  # the mark it arrived with
         self.probe = Probe.NONE
+        self.common = -1  # a suspect's: up to here a member holds the same records
+        self.differs: dict[str, int] = {}  # a suspect's: members that hold another record of this id, or none
         self.proven = -1  # up to here it was a suspect and turned out to hold what a member does
         self.may_vote = False  # see `Standing`
         self.voter = False  # it may, and holds all that it should
@@ -104,7 +111,8 @@ class Member:
         self.target = -1  # end of the copy under way
         self.asked: str | None = None  # whose answer to a read is due
         self.writing: int | None = None  # records in the write under way
-        self.kept: Record | None = None  # its own last record, while it is compared
+        self.compared = -1  # the record that is compared
+        self.kept: Record | None = None  # its own copy of that
         self.avoid: set[str] = set()  # sources that had nothing for it
         self.denied: set[str] = set()  # sources that cannot give out the record it needs next
         self.denied_until: int | None = None  # when they are asked again
@@ -121,6 +129,11 @@ class Member:
     def busy(self) -> bool:
         """An answer of a replica is due."""
         return self.phase in _BUSY
+
+    @property
+    def unknown(self) -> bool:
+        """It holds records of a session that the states do not know."""
+        return self.probe in (Probe.SUSPECT, Probe.SPARE)
 
     @property
     def own(self) -> int:
@@ -181,7 +194,7 @@ class Situation:
 
     @property
     def suspects(self) -> list[Member]:
-        """Replicas with records of a session that the states do not know."""
+        """Replicas with records of a session that the states do not know, which may be committed."""
         return [member for member in self.members.values() if member.alive and member.probe is Probe.SUSPECT]
 
     @property

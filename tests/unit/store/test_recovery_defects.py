@@ -362,6 +362,105 @@ def test_a_suspect_that_differs_from_what_was_decided_is_cut() -> None:
     assert world.opened
 
 
+def suspect_with_a_tail(tail: list[int], other: list[int]) -> World:
+    """a and c committed 0..2 in session 6 and go on with `other` on a; an unknown session 8 wrote `tail` to b."""
+    storages = {
+        "a": storage(7, 2, [6, 6, 6, *other]),
+        "b": storage(8, -1, [6, 6, 6, *tail]),
+        "c": storage(7, 2, [6, 6, 6]),
+    }
+    world = world_of(Recovery, storages, *unresolved("a", "c", session=7), state("b", 4, -1), session=9)
+    for replica in "abc":
+        world.arrive(replica)
+    return world
+
+
+@pytest.mark.parametrize("tail", [[8], [8, 8, 8, 8]], ids=["one", "many"])
+@pytest.mark.parametrize("other", [[], [7], [7, 7, 7]], ids=["nothing else", "one other", "many others"])
+def test_a_suspect_keeps_what_a_member_holds_before_its_own_tail(tail: list[int], other: list[int]) -> None:
+    """What both hold is on one disk less while it is cut and copied to again."""
+    world = suspect_with_a_tail(tail, other)
+    while world.pending:
+        world.run(world.pending[0])
+        assert writers(world, "b")[:3] == [6, 6, 6]
+    assert world.opened
+    assert writers(world, "b") == writers(world, "a")
+
+
+def test_where_a_suspect_differs_is_found_by_halving() -> None:
+    """1,000 records in common, 500 that differ: some ten comparisons with each of the others, of two reads each."""
+    same = [6] * 1000
+    storages = {
+        "a": storage(7, 999, [*same, *[7] * 500]),
+        "b": storage(8, -1, [*same, *[8] * 500]),
+        "c": storage(7, 999, same),
+    }
+    world = world_of(Recovery, storages, *unresolved("a", "c", session=7), state("b", 4, -1), session=9)
+    for replica in "abc":
+        world.arrive(replica)
+    while world.pending:
+        world.run(world.pending[0])
+        assert writers(world, "b")[:1000] == same
+    assert world.opened
+    assert writers(world, "b") == writers(world, "a") == same
+    reads = [call for call in world.calls if isinstance(call, rec.ReadRecords) and call.target == "b"]
+    assert sum(read.count == 1 for read in reads) <= 2 * 2 * 11 + 2
+
+
+@pytest.mark.parametrize("silent", ["ac", "b"])
+def test_a_suspect_that_cannot_be_compared_holds_up_nobody(silent: str) -> None:
+    """Its own record cannot be read, or not those of the members: then it is cut, and copied to later."""
+    world = suspect_with_a_tail([8], [])
+    denied = 0
+    while world.pending:
+        effect = world.pending[0]
+        if isinstance(effect, rec.ReadRecords) and effect.source in silent and writers(world, "b"):
+            world.pending.remove(effect)
+            world.tell(rec.RecordsDenied(effect.source, "b", effect.first))
+            denied += 1
+        else:
+            world.run(effect)
+    assert denied == len(silent)
+    assert world.opened
+    world.now += 10_000
+    world.tell(rec.Tick())
+    world.settle()
+    assert writers(world, "b") == [6, 6, 6]
+    assert world.recovery.phase("b") is rec.ReplicaPhase.READY
+
+
+@pytest.mark.parametrize("tail", [[], [8]], ids=["the same", "more"])
+def test_a_decision_does_not_wait_for_a_suspect_that_nobody_needs(tail: list[int]) -> None:
+    """b answers no read; a and c hold what was committed."""
+    world = suspect_with_a_tail(tail, [])
+    world.settle(lambda effect: isinstance(effect, rec.ReadRecords) and effect.target == "b")
+    assert world.opened
+    world.settle()
+    assert writers(world, "b") == [6, 6, 6]
+
+
+def test_a_suspect_that_was_proven_is_cut_to_a_lower_end() -> None:
+    """b holds the tail of a, too, by a copy; it is proven in the moment in which a lower end is decided."""
+    storages = {
+        "a": storage(7, 2, [6, 6, 6, 7, 7]),
+        "b": storage(8, 0, [6, 6, 6, 7, 7]),
+        "c": storage(7, 2, [6, 6, 6]),
+        "d": storage(7, 2, [6, 6, 6]),
+    }
+    world = world_of(Recovery, storages, *unresolved("a", "c", "d", session=7), session=9)
+    world.arrive("a")
+    world.arrive("b")
+    for _ in range(3):  # their highest ids, its own last record
+        world.run(world.pending[0])
+    for replica in "cd":
+        world.arrive(replica)
+    world.settle(lambda effect: isinstance(effect, rec.ReadRecords))
+    world.settle()
+    assert world.recovery.resolved == 2
+    assert world.opened
+    assert {replica: writers(world, replica) for replica in "abcd"} == {replica: [6, 6, 6] for replica in "abcd"}
+
+
 def test_a_suspect_that_may_be_needed_is_waited_for() -> None:
     """1 may be committed on a, which is absent, and on b, if the states were set back; a then proves it."""
     world = suspect_world({"a": 1, "b": 1, "c": 0})
