@@ -979,4 +979,18 @@ SKIN: tuple[Mutant, ...] = (
         "(m.alive and m.unknown)",
         ("tests/unit/store/test_recovery_defects.py",),
     ),
+    Mutant(
+        "lines of a log that nobody took are not told",
+        "waltz_trio.base.log",
+        "self._write(self._notice())",
+        "self._room is not None and self._room.poll(0)",
+        ("tests/trio/test_log.py",),
+    ),
+    Mutant(
+        "a proxy waits for a disk that was not asked for anything",
+        "waltz_trio.node.proxy_cache",
+        "            await trio.lowlevel.checkpoint_if_cancelled()\n",
+        "",
+        ("tests/trio/test_proxy_cache.py",),
+    ),
 )

@@ -56,8 +56,6 @@ def test_an_error_on_the_way_out_of_an_interrupted_job_is_the_interruption() -> 
     """The JVM had ended when PySpark talked to it once more: it was "Answer from Java side is empty", and status 1."""
 
     class Session:
-        width = 1
-
         def range(self, *_: int) -> Session:
             return self
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -55,3 +57,38 @@ def test_a_warning_is_told_once() -> None:
         warn(text)
 
     assert told == ["a", "b"]
+
+
+def pipe() -> tuple[int, int]:
+    return os.pipe()
+
+
+def socket_pair() -> tuple[int, int]:
+    """As the journal of a service manager."""
+    reading, writing = socket.socketpair()
+    return reading.detach(), writing.detach()
+
+
+@pytest.mark.parametrize("make", [pipe, socket_pair])
+def test_a_reader_that_takes_nothing_is_not_waited_for(make: Callable[[], tuple[int, int]]) -> None:
+    """The lines that it did not take are lost, and counted; the write would wait for ever."""
+    reading, writing = make()
+    with open(writing, "w", encoding="utf-8") as stream, open(reading, "rb", buffering=0) as reader:
+        log.set_up("info", stream)
+        report = log.reporter("server-0")
+        for number in range(2000):
+            report(Level.INFO, f"{number} {'ä' * 3000}")
+        os.set_blocking(reading, False)
+        taken = b""
+        while piece := reader.read(1 << 16):
+            taken += piece
+        report(Level.INFO, "goes on")
+        taken += reader.read(1 << 16) or b""
+        lines = taken.decode().splitlines()
+
+    whole = [line for line in lines if line.endswith("ä" * 3000)]
+    assert 0 < len(whole) < 2000
+    assert [line.split()[3] for line in whole] == [str(number) for number in range(len(whole))]
+    told = f"WARNING log: {2000 - len(whole)} lines of this log are lost: nobody took them"
+    assert lines[-2].split(" ", 1)[1] == told
+    assert lines[-1].endswith("server-0: goes on")

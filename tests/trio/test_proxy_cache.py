@@ -185,3 +185,11 @@ async def test_a_disk_that_hangs_does_not_keep_the_process(tmp_path: Path) -> No
     assert "the disk does not answer" in desk.stay
     assert pipe.exists()
     assert pipe.read_bytes() == b"one", "the disk answers again, and the thread that nobody awaits goes on"
+
+
+async def test_an_end_before_a_thread_has_begun_does_not_wait_for_it(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        await desk.do(CacheWrite(0, b"abc"))
+        desk.cache.perform(CacheWrite(0, b"def"))  # its task is woken, and ended before it runs
+    assert desk.stay == ""
+    assert names(tmp_path) == ["lock"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -55,11 +57,18 @@ def full_disk() -> int:
 def full_pipe() -> int:
     """Nobody reads from it, and writing to it does not wait."""
     _, writing = os.pipe()
+    fill(writing)
     os.set_blocking(writing, False)
+    return writing
+
+
+def fill(pipe: int) -> None:
+    """Nothing more can be written to it without a wait."""
+    os.set_blocking(pipe, False)
     with contextlib.suppress(BlockingIOError):
         while True:
-            os.write(writing, bytes(1 << 16))
-    return writing
+            os.write(pipe, bytes(1 << 16))
+    os.set_blocking(pipe, True)
 
 
 @pytest.mark.parametrize("make", [full_disk, full_pipe])
@@ -100,6 +109,27 @@ def test_a_cluster_goes_on_when_its_log_cannot_be_written(tmp_path: Path, kind: 
             assert process.wait(30) == 0
     finally:
         os.close(notes)
+
+
+def test_a_cluster_goes_on_when_the_reader_of_its_log_hangs(tmp_path: Path) -> None:
+    """It would wait with the next line, and nobody would take its partitions over: its session is kept by a thread."""
+    reading, notes = os.pipe()
+    with open(reading, "rb") as log, dev(tmp_path, "--verbose", stderr=notes) as (process, url):
+        while not log.readline().startswith(b"console: "):
+            pass
+        fill(notes)
+        os.close(notes)
+        address = urlsplit(url)
+        assert address.hostname is not None
+        assert address.port is not None
+        for _ in range(3):
+            with socket.create_connection((address.hostname, address.port), timeout=30) as stranger:
+                stranger.sendall(b"neither TLS nor Waltz: a warning")
+                assert stranger.recv(1 << 16) is not None  # its answer, and then the end
+        assert append(url, b"one") == 0
+        assert append(url, b"two") == 1
+        process.terminate()
+        assert process.wait(30) == 0
 
 
 def test_no_file_of_a_cluster_takes_the_number_of_a_stream_that_is_closed(tmp_path: Path) -> None:

@@ -76,12 +76,15 @@ class ProxyCache:
 
     async def run(self) -> None:
         """Do what is asked."""
+        limiter = trio.CapacityLimiter(1)
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
             work, self._waiting = self._waiting, []
+            # It ends here or once a thread is at the work, not between: its own limiter never keeps it waiting for one.
+            await trio.lowlevel.checkpoint_if_cancelled()
             self._idle.clear()
-            self._post(await trio.to_thread.run_sync(self._do, work, abandon_on_cancel=True))
+            self._post(await trio.to_thread.run_sync(self._do, work, abandon_on_cancel=True, limiter=limiter))
 
     def _do(self, work: Sequence[CacheEffect]) -> list[CacheEvent]:
         try:
