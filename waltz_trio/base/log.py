@@ -16,9 +16,7 @@ from typing import Final, TextIO
 
 from waltz_core.base.edge import Level
 
-_PIECE: Final = (
-    1024  # characters, of four bytes at most: a pipe that can be written to takes 4,096 bytes without a wait
-)
+_PIECE: Final = 1024  # characters, of four bytes at most: a pipe with room takes 4,096 bytes without a wait
 _PATIENCE_MS: Final = 250  # well below any session's time-out
 
 
