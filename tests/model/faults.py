@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _ARCHIVIST = 1_000_000  # its client id
 _TRIES_MAX = 60
+_LOOK_AFTER_MS = 20_000  # an operator gives the partitions so long to come back by themselves
 
 
 class Faults:
@@ -44,7 +45,7 @@ class Faults:
         self.rng = Random(0)  # of the kind that strikes
         self.victim: SimStorage = run.cluster.storages[Random(f"{run.seed}/victim").randrange(run.plan.replicas)]
         self.changing = False  # the operator is busy with the replicas of this run
-        self._rewound: dict[int, PartitionMetadata] = {}  # partition → what was there before
+        self._rewound: dict[int, PartitionMetadata] = {}  # partition → what was there before, or is to be confirmed
         self._repairs: dict[int, Callable[[int], None]] = {}  # how the operator puts that right
         self._snapshot: tuple[SimDisk, list[int]] | None = None
 
@@ -78,6 +79,7 @@ class Faults:
             app.put_right()
         for partition in list(self._rewound):
             self._repairs[partition](partition)
+        self.world.after(_LOOK_AFTER_MS, self._confirm_what_waits)
         for storage in self.cluster.storages:
             storage.disk.disk.fault = None
             storage.disk.disk.capacity = None
@@ -501,6 +503,26 @@ class Faults:
             self._rewound.pop(partition, None)
         else:
             self._confirm(partition)
+
+    def _confirm_what_waits(self) -> None:
+        """A disk was lost, and a partition waits for an operator to say that nothing else exists.
+
+        The lost disk may have been the only one that could tell whether records on another one were copied there by a
+        recovery that came to nothing, or committed by a session that the metadata have forgotten.
+        """
+        if not self.run.observer.lossy:
+            return
+        waiting = {
+            partition_id
+            for server in self.cluster.servers
+            if server.alive
+            for partition_id, partition in server.machine.partitions.items()
+            if "until an operator confirms" in partition.trouble(server.clock)
+        }
+        for partition in sorted(waiting - self._rewound.keys()):
+            if (present := self._metadata(partition)) is not None:
+                self._rewound[partition] = present
+                self._confirm(partition)
 
     def raise_start(self) -> str:
         """Old transactions are in an archive, and everybody has read them: the log may begin behind them."""
