@@ -254,23 +254,23 @@ def _on_compared(at: Situation, member: Member, records: Sequence[Record], out: 
     source = member.source
     assert source is not None
     transaction_id = member.compared
-    found = records[0] if records and records[0].transaction_id == transaction_id else None
+    record = records[0] if records and records[0].transaction_id == transaction_id else None
     member.phase = ReplicaPhase.IDLE
     if member.kept is None:
-        if found is None:
+        if record is None:
             member.refuse(f"it does not give out its own record {transaction_id}", out)
         elif source.alive:
-            member.kept = found
+            member.kept = record
             member.phase = ReplicaPhase.COMPARING
             _ask(source, member, transaction_id, 1, out)
-    elif member.unknown and found == member.kept:
+    elif member.unknown and record == member.kept:
         member.common = transaction_id
         return transaction_id == member.mark
     elif member.unknown:
         member.differs[source.replica] = transaction_id
-    elif found is None:
+    elif record is None:
         _no_answer(at, member, source, transaction_id, out)
-    elif found == member.kept:
+    elif record == member.kept:
         member.vouched = True
     elif at.resolved is None:
         member.avoid.add(source.replica)  # an undecided tail may differ; once it is decided we ask again
