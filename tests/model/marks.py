@@ -95,6 +95,7 @@ PER_THOUSAND = {
     "a payload of its own came from the memory of a client": 60,
     "a proxy answered a mount without upstream": 9,
     "a proxy died with appends under way": 15,
+    "a proxy ended because another one was started in its root": 8,
     "a proxy gave up a disk that hung": 2,
     "a proxy lost the connection that carried a client's appends": 20,
     "a proxy read from its disk": 2,

@@ -1,5 +1,8 @@
 """A proxy that stands between some of the applications and the cluster, in a share of the runs, and dies now and then.
 
+In some of them another one is started in its root, whoever did that: then the one before ends, until it is started
+again and ends the other.
+
 It comes from a stream of its own, so that other seeds mean what they meant. What every application is told is checked
 as in any run: a dense feed in the order of the log, outcomes that are the truth, marks that are no older than the call.
 Applications of 0.13.2 find the proxy in its root in ZooKeeper.
@@ -40,6 +43,9 @@ SHARE = 0.15  # of the seeds
 _STREAM = "proxied 29"
 OWN_ROOT = "/region"
 ENDPOINT = Endpoint("proxy", 6000)
+_OTHER = Endpoint("other-proxy", 6000)
+_SECOND = 0.3  # share of the runs with a proxy in which a second one is started
+_DISPLACED = "another proxy was started in"
 _ROT = 0.1  # share of reads of its disk that are not what was written
 _FULL = 0.001  # share of writes that fail
 _HANGING = 0.01  # share of answers behind which the disk gives no more
@@ -73,17 +79,19 @@ class _Session:
 class SimProxy:
     """The process, and what it keeps in its root."""
 
-    def __init__(self, world: World, partitions: int) -> None:
+    def __init__(self, world: World, partitions: int, name: str = PROXY, endpoint: Endpoint = ENDPOINT) -> None:
         self.world = world
         self.partitions = partitions
-        self.node = SimNode(world, PROXY, self._machine)
-        self.node.listening = {Port.CLIENT: ENDPOINT}
+        self.endpoint = endpoint
+        self.node = SimNode(world, name, self._machine)
+        self.node.listening = {Port.CLIENT: endpoint}
         self.node.plugins[ToUpstream] = self._to_upstream
+        self.node.plugins[Ended] = self._on_ended
         self.node.plugins |= dict.fromkeys((CacheWrite, CacheRead, CacheDrop), self._on_disk)
-        self.rng = Random(f"{world.seed}/proxy/disk")
+        self.rng = Random(f"{world.seed}/{name}/disk")
         self.files: dict[int, bytearray] = {}
         self.reached: dict[str, None] = {}  # coverage marks that only the disk knows of
-        self.session = SimNode(world, "proxy-session", lambda: _Session(self))
+        self.session = SimNode(world, f"{name}-session", lambda: _Session(self))
         self.node.on_crash = self.session.crash
         self._starts = 0
         self._memory = self.rng.choice((500, 5_000, 32 << 20))  # bytes, of payloads
@@ -117,11 +125,11 @@ class SimProxy:
         zookeeper.write([ZkSet(0, path, encode_proxy_state(state), -1)])
         given = decode_id_counter(zookeeper.read(cluster_paths(OWN_ROOT).client_ids) or b"")
         config = ProxyConfig(
-            ServerConfig(OWN_ROOT, ENDPOINT, data_cache_bytes=self._memory), ROOT, "", ClientSettings(), self._disk
+            ServerConfig(OWN_ROOT, self.endpoint, data_cache_bytes=self._memory), ROOT, "", ClientSettings(), self._disk
         )
         self.files.clear()
         self._hangs = False
-        return ProxyNode(config, state, given, Random(f"{self.world.seed}/proxy/{self._starts}"))
+        return ProxyNode(config, state, given, Random(f"{self.world.seed}/{self.node.name}/{self._starts}"))
 
     def _to_upstream(self, effect: ToUpstream) -> None:
         if self.session.alive:
@@ -154,10 +162,17 @@ class SimProxy:
             self._disk_free = max(self._disk_free, self.world.now + self.rng.randrange(20))
             self.node.post_later(self._disk_free - self.world.now, answer)
 
+    def _on_ended(self, ended: Ended) -> None:
+        """The process is gone when the rest of this step is done."""
+        self.world.trace(f"{self.node.name} ended {ended.reason}")
+        self.node.ended = ended
+        self.world.after(0, self.node.crash)
+
     @property
-    def ended(self) -> Ended | None:
-        """Why it could not go on."""
-        return self.node.ended
+    def failed(self) -> str | None:
+        """Why it could not go on, unless another one took its place."""
+        ended = self.node.ended
+        return None if ended is None or ended.reason.startswith(_DISPLACED) else ended.reason
 
 
 class Proxied:
@@ -168,6 +183,7 @@ class Proxied:
         self._rng = Random(f"{run.seed}/proxy/faults")
         self.on = Random(f"{run.seed}/{_STREAM}").random() < SHARE and PROXY not in without if on is None else on
         self._proxy: SimProxy | None = None
+        self._second: SimProxy | None = None
 
     @property
     def proxy(self) -> SimProxy:
@@ -195,6 +211,19 @@ class Proxied:
         for at in range(self._rng.randrange(4)):
             moment = self._run.world.now + 500 + self._rng.randrange(safety_ms - 3_000)
             self._run.world.at(moment + at, self._crash)
+        second = Random(f"{self._run.seed}/proxy/second")
+        if second.random() < _SECOND:
+            self._second = SimProxy(self._run.world, self._run.plan.partitions, "other-proxy", _OTHER)
+            moment = self._run.world.now + 500 + second.randrange(safety_ms - 3_000)
+            self._run.world.at(moment, self._second.start)
+            self._run.world.at(moment + second.randrange(2_500), self._take_back)
+
+    def _take_back(self) -> None:
+        """Whoever started the second one has noticed, and starts the first one again, unless it runs."""
+        assert self._second is not None
+        if self.proxy.node.ended is not None:
+            self.proxy.reached["a proxy ended because another one was started in its root"] = None
+        self.proxy.start()
 
     def _crash(self) -> None:
         if self.proxy.node.alive:
@@ -206,8 +235,16 @@ class Proxied:
 
     def check(self) -> None:
         """Its end is no part of any run."""
-        assert not self.on or self.proxy.ended is None, self.proxy.ended
+        for proxy in self._all:
+            assert proxy.failed is None, proxy.failed
+        if self._second is not None:
+            assert self.proxy.node.alive, "the one that was started last has ended"
+            assert not self._second.node.alive, "two proxies share a root"
 
     def marks(self) -> list[str]:
         """Coverage marks that were reached at the proxy."""
-        return list(self.proxy.reached) if self.on else []
+        return [mark for proxy in self._all for mark in proxy.reached]
+
+    @property
+    def _all(self) -> list[SimProxy]:
+        return [proxy for proxy in (self._proxy, self._second) if proxy is not None]

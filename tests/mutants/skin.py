@@ -945,6 +945,13 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/unit/proxy/test_node.py",),
     ),
     Mutant(
+        "two proxies in one root give all partitions to themselves, again and again",
+        "proxy.cluster",
+        "if _epoch_of(other) > self.epoch:",
+        "if False:",
+        ("tests/unit/proxy/test_node.py",),
+    ),
+    Mutant(
         "a suspect is cut where it could be compared",
         "store.intake",
         "        if not compare_common(at, member, out):\n",

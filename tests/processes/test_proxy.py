@@ -104,11 +104,19 @@ def test_the_page_starts_a_proxy_that_clients_find_in_its_own_root(
         trio.run(append_and_read, client_file, cluster.client_file)
         poll("the doctor finds nothing", lambda: not causes_found())
 
-        second_proxy(cluster, Path(words[-1]))
-        poll("both are registered", lambda: causes_found() == ["two-proxies"])
-        cluster.children["proxy-2"].stop()  # as the doctor advises
+        cluster.children["proxy"].pause()
+        second_proxy(cluster, Path(words[-1]))  # as whoever believes that the first one is dead would
+        trio.run(append_and_read, client_file, cluster.client_file)
+        cluster.children["proxy"].resume()
+        assert cluster.children["proxy"].wait() == 1
+        there = cluster.addresses["proxy-2"]["server.port"]
+        assert (
+            f"another proxy was started in {root}, at 127.0.0.1:{there}: one at a time"
+            in cluster.children["proxy"].text()
+        )
+        trio.run(append_and_read, client_file, cluster.client_file)
         poll("the doctor finds nothing", lambda: not causes_found())
-        cluster.children["proxy"].stop()
+        cluster.children["proxy-2"].stop()
 
 
 def second_proxy(cluster: Cluster, first: Path) -> None:

@@ -141,7 +141,7 @@ class Registration:
 
     def _descriptor_writes(self, view: View) -> list[ZkCreate | ZkSet | ZkDelete]:
         descriptor = encode_server_descriptor(
-            ServerDescriptor(view.server_id, self._manages.endpoint, self._preferred, self.extension)
+            ServerDescriptor(view.server_id, self._manages.endpoint, self._preferred, self._mark())
         )
         names = sorted(view.own)
         if not names:
@@ -156,6 +156,10 @@ class Registration:
             return []
         assert answer.stat is not None
         return [ZkSet(0, f"{self._paths.servers}/{names[0]}", descriptor, answer.stat.version)]
+
+    def _mark(self) -> bytes:
+        """What stands behind the fields of the original in our descriptor."""
+        return self.extension
 
     def _left_behind(self, view: View) -> tuple[str, ...]:
         """Descriptors of processes that listened where we listen now."""

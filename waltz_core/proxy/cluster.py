@@ -3,33 +3,55 @@
 Clients of 0.13.2 look for partitions and generations there, and find what the upstream cluster says, at the address of
 the proxy. The generations must be those of the cluster: they stand in the request ids of appends, which travel on
 unchanged. Before the cluster was heard, those of the process before hold on.
+
+Two processes in one root would each give all partitions to themselves, again and again. The one that was started last
+counts, as it does for the servers upstream (`ProxyState.epoch`), so each says in its descriptor how many were started
+up to it, and the other one ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from waltz_core.base.contract import Rng
+from waltz_core.base.edge import ZkCreate, ZkDelete, ZkSet
 from waltz_core.base.ids import Endpoint
 from waltz_core.cluster.coordinator import Coordinator
-from waltz_core.cluster.notifications import CoordinatorEffect, ManagedServer
+from waltz_core.cluster.notifications import ClusterFailed, CoordinatorEffect, ManagedServer
 from waltz_core.cluster.published import Published
-from waltz_core.cluster.registration import Registration, View
-from waltz_core.server.cluster_port import ClusterPort
+from waltz_core.cluster.registration import OUR_MARK, Registration, View
+from waltz_core.server.cluster_port import ClusterPort, OwnedPartitions
+from waltz_core.server.context import NodeContext
 from waltz_core.wire.client_messages import Capability
 from waltz_core.zookeeper.paths import ClusterPaths
-from waltz_core.zookeeper.znodes import PartitionAssignment, ServerPartitions
+from waltz_core.zookeeper.znodes import PartitionAssignment, ServerDescriptor, ServerPartitions
+
+_EPOCH_BYTES: Final = 4
 
 
 class ProxyRegistration(Registration):
     """The descriptor as of every server; the assignment is the one it is given."""
 
-    __slots__ = ("generations",)
+    __slots__ = ("epoch", "generations")
 
     def __init__(self, paths: ClusterPaths, manages: ManagedServer, published: Published, rng: Rng) -> None:
         super().__init__(paths, manages, published, rng)
         self.generations: Mapping[int, int] = {}
+        self.epoch = 0
+
+    def writes(self, view: View, out: list[CoordinatorEffect]) -> list[ZkCreate | ZkSet | ZkDelete]:
+        """The same, and nothing once a process was started in this root after ours, which has no place there then."""
+        for other in view.others.values():
+            if _epoch_of(other) > self.epoch:
+                there = f"{self._paths.root}, at {other.endpoint}"
+                reason = f"another proxy was started in {there}: one at a time, each in a root of its own"
+                out.append(ClusterFailed(reason))
+                return []
+        return super().writes(view, out)
+
+    def _mark(self) -> bytes:
+        return self.extension + self.epoch.to_bytes(_EPOCH_BYTES)
 
     def _assignment(self, view: View, out: list[CoordinatorEffect]) -> PartitionAssignment | None:
         if view.assignment is None:
@@ -42,15 +64,29 @@ class ProxyRegistration(Registration):
         return None if wanted == view.assignment else wanted
 
 
+def _epoch_of(descriptor: ServerDescriptor) -> int:
+    """Which start wrote this descriptor; 0 where it does not say."""
+    mark = descriptor.extension.removeprefix(OUR_MARK)
+    return int.from_bytes(mark) if len(mark) == _EPOCH_BYTES else 0
+
+
 class ProxyCoordinator(Coordinator):
     """Reads and writes the root of the proxy."""
 
     make_registration: ClassVar[type[Registration]] = ProxyRegistration
 
+    @property
+    def _proxy(self) -> ProxyRegistration:
+        assert isinstance(self._registration, ProxyRegistration)
+        return self._registration
+
+    def started(self, epoch: int) -> None:
+        """Which start of a proxy in this root the process is."""
+        self._proxy.epoch = epoch
+
     def publish(self, now: int, generations: Mapping[int, int], out: list[CoordinatorEffect]) -> None:
         """The generations of all partitions, from now on."""
-        assert isinstance(self._registration, ProxyRegistration)
-        self._registration.generations = dict(generations)
+        self._proxy.generations = dict(generations)
         self._dirty = True
         self._advance(now, out)
 
@@ -71,11 +107,19 @@ class ProxyClusterPort(ClusterPort):
         | Capability.FEED_WINDOWS
     )
 
+    def __init__(self, context: NodeContext, partitions: OwnedPartitions, epoch: int) -> None:
+        super().__init__(context, partitions)
+        self._root.started(epoch)
+
+    @property
+    def _root(self) -> ProxyCoordinator:
+        assert isinstance(self._coordinator, ProxyCoordinator)
+        return self._coordinator
+
     def publish(self, now: int, generations: Mapping[int, int]) -> None:
         """The generations of all partitions, from now on."""
-        assert isinstance(self._coordinator, ProxyCoordinator)
         effects: list[CoordinatorEffect] = []
-        self._coordinator.publish(now, generations, effects)
+        self._root.publish(now, generations, effects)
         self._on_effects(now, effects)
 
     def _watch(self, servers: tuple[tuple[str, Endpoint], ...]) -> None:

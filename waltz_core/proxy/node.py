@@ -166,7 +166,7 @@ class ProxyNode:
         self._pending = context.pending
         self._partitions = ProxyPartitions(context, config.cache_bytes)
         self._clients = ClientPort(context, self._partitions)
-        self._cluster = ProxyClusterPort(context, self._partitions)
+        self._cluster = ProxyClusterPort(context, self._partitions, state.epoch)
         answers = ProxyAnswers(context, self._clients, self._partitions, self._cluster, self._snapshot_of_step)
         self._requests = ProxyRequests(context, self._clients, self._partitions, answers, self._is_known)
         settings = attrs.evolve(config.upstream, carries_others=True, first_connection=state.first_connection)

@@ -5,7 +5,8 @@ states name it, so either the states were set back, and what it holds may be com
 (server-D1), or the records were only copied there by a recovery that was aborted. It is let in when no record of its
 own can be both committed and in need of it: too few replicas can hold it, or so many members have it from the same
 session that the decision keeps it anyway, or it was decided before. Or when a member turns out to hold the same record
-as its last.
+as its last. What a suspect has in common with a member is not cut, needed or not, as it may have been decided; where
+they part is looked for by halving (`compare_common`).
 """
 
 from __future__ import annotations

@@ -20,12 +20,14 @@ from waltz_core.base.edge import (
     Shutdown,
     WallClock,
     Writable,
+    ZkChanged,
     ZkChildren,
     ZkGet,
     ZkState,
     ZkStateChanged,
 )
-from waltz_core.base.ids import make_req_id
+from waltz_core.base.ids import Endpoint, make_req_id
+from waltz_core.cluster.registration import OUR_MARK
 from waltz_core.proxy.cache import (
     SILENCE_MS,
     CacheData,
@@ -39,7 +41,15 @@ from waltz_core.proxy.node import BlocksTaken, ProxyEvent
 from waltz_core.proxy.state import BLOCK_SIZE
 from waltz_core.server.refusals import refusal
 from waltz_core.wire import client_messages as messages
-from waltz_core.zookeeper.znodes import ClusterParams, encode_cluster_params
+from waltz_core.zookeeper.znodes import (
+    ClusterParams,
+    PartitionAssignment,
+    ServerDescriptor,
+    ServerPartitions,
+    encode_cluster_params,
+    encode_partition_assignment,
+    encode_server_descriptor,
+)
 
 
 def range_of(conn: int, first: int, last: int = MARK) -> messages.RecordRangeRequest:
@@ -330,8 +340,47 @@ def test_another_proxy_in_its_root_is_not_dialed() -> None:
     desk.join()
     assert len(desk.dials) == 1, "upstream alone"
     desk.own.server()
-    desk.zk()
+    desk.zk(ZkChanged(PATHS.servers))
     assert len(desk.dials) == 1
+
+
+def another_in_its_root(desk: NodeDesk, mark: bytes) -> None:
+    """The descriptor of another proxy appears, with this behind what 0.13.2 reads of it."""
+    descriptor = ServerDescriptor(99, Endpoint("other", 7000), (), mark)
+    desk.own.put(f"{PATHS.servers}/s_0000000099", encode_server_descriptor(descriptor))
+
+
+def test_a_proxy_that_was_started_later_in_its_root_ends_it_and_nothing_is_written_over() -> None:
+    """Each would give all partitions to itself, again and again, and the servers heed the later one alone."""
+    desk = NodeDesk()
+    desk.start()
+    desk.accept(1)
+    other = PartitionAssignment(2, 1, (ServerPartitions(99, ((0, GENERATION),)),))
+    another_in_its_root(desk, OUR_MARK + (2).to_bytes(4))
+    desk.own.put(PATHS.servers, encode_partition_assignment(other))
+    out = desk.zk(ZkChanged(PATHS.servers))
+    assert [effect.reason for effect in out if isinstance(effect, Ended)] == [
+        f"another proxy was started in {ROOT}, at other:7000: one at a time, each in a root of its own"
+    ]
+    assert [effect.conn for effect in out if isinstance(effect, CloseConn)] == [1]
+    assert desk.own.assignment()[0] == other
+
+
+@pytest.mark.parametrize("mark", [OUR_MARK, OUR_MARK + (1).to_bytes(4), OUR_MARK + bytes(3)])
+def test_a_proxy_that_was_started_before_in_its_root_is_written_over(mark: bytes) -> None:
+    desk = NodeDesk()
+    another_in_its_root(desk, mark)
+    desk.own.put(PATHS.servers, encode_partition_assignment(PartitionAssignment(2, 1, (ServerPartitions(99, ()),))))
+    desk.start()
+    (owner,) = desk.own.assignment()[0].servers
+    assert (owner.server_id != 99, owner.partitions) == (True, ((0, GENERATION),))
+
+
+def test_its_descriptor_says_which_start_it_is() -> None:
+    desk = NodeDesk()
+    desk.join()
+    (descriptor,) = desk.own.descriptors().values()
+    assert descriptor.extension == OUR_MARK + (1).to_bytes(4)
 
 
 def test_the_generations_of_the_cluster_stand_in_its_root() -> None:

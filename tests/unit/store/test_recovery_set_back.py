@@ -1,4 +1,7 @@
-"""Metadata that were set back: whatever is committed stays on as many disks as it was, in every order of events."""
+"""Metadata that were set back: in every order of events, what is committed stays on a majority of the disks.
+
+Or on as many as it was, where those were fewer.
+"""
 
 from __future__ import annotations
 
