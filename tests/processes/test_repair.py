@@ -15,6 +15,8 @@ from tests.processes.cluster import Cluster, poll, running_cluster
 from tests.processes.load import Load
 from tests.processes.zookeeper import ZooKeeperServer
 from waltz_core.zookeeper.znodes import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
+from waltz_trio.cli import mend
+from waltz_trio.cli.main import main
 from waltz_trio.cli.zookeeper import open_cluster
 from waltz_trio.config.config import Config
 
@@ -69,7 +71,10 @@ def tool(cluster: Cluster, *words: str) -> str:
 
 @pytest.mark.slow
 def test_a_damaged_log_is_repaired_from_the_other_replicas_by_itself(
-    tmp_path: Path, zookeeper: ZooKeeperServer
+    tmp_path: Path,
+    zookeeper: ZooKeeperServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with running_cluster(tmp_path, zookeeper.fresh_chroot()) as cluster:
         load = filled(cluster)
@@ -83,6 +88,10 @@ def test_a_damaged_log_is_repaired_from_the_other_replicas_by_itself(
         assert "repaired" in text
         admin = admin_of(cluster, "storage-0")
         assert "nothing is known to be damaged" in tool(cluster, "repair", "-s", admin, "-p", "0")
+        monkeypatch.setattr(mend, "_REPAIR_MAX", 0.0)
+        assert main(["storage", "repair", "-s", admin, "-p", "0", "-c", str(cluster.tools_file)]) == 1
+        late = f"Failed to repair partition 0 of {admin}. \nno answer within 0 s"
+        assert late in capsys.readouterr().err
         words = ("storage", "unsafe-recover", "-p", "0", "-a", "-y", "-c", str(cluster.tools_file))
         assert "nothing is to be given up: session" in cluster.attempt(*words).stdout
         filled(cluster, load)

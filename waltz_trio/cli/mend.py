@@ -93,12 +93,9 @@ async def repair(tool: Tool, arguments: Arguments) -> int:
             sources = tuple(one for one in found.values() if one is not None and one != target)
         else:
             sources = tuple(endpoint_of(one, _STORAGE_FORM) for one in given.split(","))
-        try:
-            with trio.fail_after(_REPAIR_MAX):
-                async with named_admin(tool, target) as client:
-                    left = not await _repair(client, partition_id, sources) or left
-        except (WaltzError, OSError) as error:
-            raise CommandError(f"Failed to repair partition {partition_id} of {target}. \n{error}") from error
+        what = f"Failed to repair partition {partition_id} of {target}. "
+        async with explained(what, _REPAIR_MAX), named_admin(tool, target) as client:
+            left = not await _repair(client, partition_id, sources) or left
     return 1 if left else 0
 
 

@@ -52,13 +52,13 @@ def in_session(work: Work, arguments: Arguments) -> int:
 
 
 @asynccontextmanager
-async def explained(what: str) -> AsyncIterator[None]:
-    """Put what was being done before the reason why it failed."""
+async def explained(what: str, seconds: float = ANSWER_MAX) -> AsyncIterator[None]:
+    """Put what was being done before the reason why it failed; that it took more than so many seconds is one."""
     try:
-        with trio.fail_after(ANSWER_MAX):
+        with trio.fail_after(seconds):
             yield
     except trio.TooSlowError:
-        raise CommandError(f"{what}\nno answer within {ANSWER_MAX:.0f} s") from None
+        raise CommandError(f"{what}\nno answer within {seconds:.0f} s") from None
     except (WaltzError, OSError) as error:
         raise CommandError(f"{what}\n{error}") from error
 
