@@ -14,9 +14,13 @@ from attrs import evolve
 from tests.processes.cluster import Cluster, poll, running_cluster
 from tests.processes.load import Load
 from tests.processes.zookeeper import ZooKeeperServer
+from waltz_core.base.ids import parse_endpoint
+from waltz_core.wire.admin_messages import StatisticsRequest
+from waltz_core.wire.shared import AWAITED
 from waltz_core.zookeeper.znodes import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from waltz_trio.cli import mend
 from waltz_trio.cli.main import main
+from waltz_trio.cli.tool import tool_of
 from waltz_trio.cli.zookeeper import open_cluster
 from waltz_trio.config.config import Config
 
@@ -97,6 +101,38 @@ def test_a_damaged_log_is_repaired_from_the_other_replicas_by_itself(
         filled(cluster, load)
 
 
+def awaited(cluster: Cluster, admin: str) -> str:
+    """What the node waits for in partition 0."""
+
+    async def ask() -> str:
+        config = Config.load(cluster.tools_file)
+        async with open_cluster(config) as (zk, paths):
+            tool = await tool_of(config, zk, paths)
+            async with tool.admin(parse_endpoint(admin)) as client:
+                return str(await client.call(lambda seq: StatisticsRequest(seq, 0, (AWAITED,))))
+
+    return trio.run(ask)
+
+
+def interrupted_repair(cluster: Cluster, admin: str) -> None:
+    """A repair of storage-0 waits for its sources, and whoever asked for it waits no more; the node ends it alone."""
+    words = ("storage", "repair", "-s", admin, "-p", "0", "-c", str(cluster.tools_file))
+    node = cluster.children["storage-0"]
+    before = node.text().count("ranges repaired")
+    for source in ("storage-1", "storage-2"):
+        cluster.children[source].pause()
+    tool = cluster.child("repair", "-m", "waltz_trio.cli.main", *words)
+    tool.start()
+    poll("it is under way", lambda: "repair from other storage nodes" in awaited(cluster, admin))
+    tool.interrupt()
+    assert tool.wait() == 143
+    told = "The storage node goes on with it; the same command again says what is still damaged"
+    assert tool.text().endswith(f"Interrupted by SIGTERM\n{told}\n")
+    for source in ("storage-1", "storage-2"):
+        cluster.children[source].resume()
+    poll("it has ended", lambda: node.text().count("ranges repaired") > before)
+
+
 @pytest.mark.slow
 def test_what_is_damaged_everywhere_waits_for_an_operator_who_accepts_the_loss(
     tmp_path: Path, zookeeper: ZooKeeperServer
@@ -113,6 +149,7 @@ def test_what_is_damaged_everywhere_waits_for_an_operator_who_accepts_the_loss(
         admins = {name: admin_of(cluster, name) for name in cluster.storage_names}
         done = cluster.attempt("storage", "repair", "-s", admins["storage-0"], "-p", "0", "-c", str(cluster.tools_file))
         assert done.returncode == 1
+        interrupted_repair(cluster, admins["storage-0"])
         done = cluster.attempt(
             "storage", "accept-limbo", "-s", admins["storage-0"], "-p", "0", "-c", str(cluster.tools_file)
         )

@@ -23,6 +23,7 @@ from waltz_core.zookeeper.znodes import (
     encode_partition_metadata,
 )
 from waltz_trio.cli.audit import audited, operator
+from waltz_trio.cli.interruption import advising
 from waltz_trio.cli.options import Arguments, CommandError, confirm
 from waltz_trio.cli.tool import endpoint_of, explained, named_admin
 from waltz_trio.ports.admin import AdminClient
@@ -95,7 +96,10 @@ async def repair(tool: Tool, arguments: Arguments) -> int:
             sources = tuple(endpoint_of(one, _STORAGE_FORM) for one in given.split(","))
         what = f"Failed to repair partition {partition_id} of {target}. "
         async with explained(what, _REPAIR_MAX), named_admin(tool, target) as client:
-            left = not await _repair(client, partition_id, sources) or left
+            with advising(
+                lambda: "The storage node goes on with it; the same command again says what is still damaged"
+            ):
+                left = not await _repair(client, partition_id, sources) or left
     return 1 if left else 0
 
 
