@@ -121,6 +121,16 @@ class App:
         self._opened.add(partition)
         self.node.post(Open(partition, mark, True))
 
+    def needs_behind(self, partition: int) -> int | None:
+        """It needs what is behind this mark; None: it will begin where the log ends then."""
+        mark = self.applied.get(partition, -1)
+        if mark is not None or not self.node.alive:
+            return mark
+        following = self.node.machine.partitions.get(partition)
+        if following is None:
+            return None
+        return -1 if following.wants_tail else following.status(self.node.clock, 0).delivered_mark
+
     @property
     def astray(self) -> bool:
         """It came back with other marks than its own: of another log, ahead of ours, or of none at all."""

@@ -527,7 +527,7 @@ class Faults:
     def raise_start(self) -> str:
         """Old transactions are in an archive, and everybody has read them: the log may begin behind them."""
         partition = self.rng.randrange(self.cluster.partitions)
-        known = [app.applied.get(partition, -1) for app in self.run.apps]
+        known = [app.needs_behind(partition) for app in self.run.apps]
         read = [one for app in self.run.apps for where, one in app.waiting_fetches if where == partition]
         end = min([len(self.run.observer.logs[partition]) - 1, *(mark for mark in known if mark is not None), *read])
         before = self.run.observer.archived[partition]
