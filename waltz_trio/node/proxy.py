@@ -180,7 +180,7 @@ class ProxyProcess(NodeProcess):
                 self.report(Level.DEBUG, f"client ids: {error}; looked at again in {_IDS_EVERY:.0f} s")
                 continue
             if state is None:
-                self._end(f"another proxy was started in {paths.root}: one at a time")
+                self._end(f"another proxy was started in {paths.root}, or that was deleted or set back: one at a time")
                 return
             if state.blocks != self._state.blocks and self._driver is not None:
                 self._driver.post(BlocksTaken(state.blocks))

@@ -149,7 +149,7 @@ async def check_upstream(upstream: ZnodeClient, cluster: ClusterPaths, state: Pr
 async def keep_ids(
     zk: ZnodeClient, paths: ClusterPaths, upstream: ZnodeClient, cluster: ClusterPaths, state: ProxyState
 ) -> ProxyState | None:
-    """Take another block before the present one is used up; None if another process runs in this root.
+    """Take another block before the present one is used up; None if the root is not that of this process any more.
 
     Raises:
         ClusterError: a ZooKeeper did not answer.
