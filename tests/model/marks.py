@@ -99,6 +99,7 @@ PER_THOUSAND = {
     "a proxy gave up a disk that hung": 2,
     "a proxy lost the connection that carried a client's appends": 20,
     "a proxy read from its disk": 2,
+    "an append went through two proxies": 8,
     "a question could not be answered yet": 152,
     "a quorum went on without a replica": 21,
     "a reader of a gateway's feed fell out of its window": 8,

@@ -1,7 +1,7 @@
 """A proxy that stands between some of the applications and the cluster, in a share of the runs, and dies now and then.
 
 In some of them another one is started in its root, whoever did that: then the one before ends, until it is started
-again and ends the other.
+again and ends the other. And in some a proxy stands behind it, through which the first application goes.
 
 It comes from a stream of its own, so that other seeds mean what they meant. What every application is told is checked
 as in any run: a dense feed in the order of the log, outcomes that are the truth, marks that are no older than the call.
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from tests.model.app import App
 from tests.model.cluster import ROOT
+from tests.model.durable import split
 from tests.model.marks import PROXY
 from waltz_core.base.edge import Ended, Port, ZkCreate, ZkSet
-from waltz_core.base.ids import Endpoint
+from waltz_core.base.ids import Endpoint, ReqId, req_client
 from waltz_core.client.settings import ClientSettings
 from waltz_core.operations.backup import ClusterBackup, cluster_znodes
 from waltz_core.proxy.cache import CacheData, CacheDrop, CacheEffect, CacheFailed, CacheRead, CacheWrite, CacheWritten
@@ -45,6 +46,9 @@ OWN_ROOT = "/region"
 ENDPOINT = Endpoint("proxy", 6000)
 _OTHER = Endpoint("other-proxy", 6000)
 _SECOND = 0.3  # share of the runs with a proxy in which a second one is started
+_FAR_ROOT = "/town"
+_FAR = Endpoint("far-proxy", 6000)
+_BEHIND = 0.3  # share of them in which a proxy stands behind it
 _DISPLACED = "another proxy was started in"
 _ROT = 0.1  # share of reads of its disk that are not what was written
 _FULL = 0.001  # share of writes that fail
@@ -56,6 +60,13 @@ class ProxiedApp(App):
 
     root = OWN_ROOT
     seed_server = ENDPOINT
+
+
+class FarApp(App):
+    """An application that finds the proxy behind that."""
+
+    root = _FAR_ROOT
+    seed_server = _FAR
 
 
 class _Session:
@@ -79,10 +90,21 @@ class _Session:
 class SimProxy:
     """The process, and what it keeps in its root."""
 
-    def __init__(self, world: World, partitions: int, name: str = PROXY, endpoint: Endpoint = ENDPOINT) -> None:
+    def __init__(
+        self,
+        world: World,
+        partitions: int,
+        *,
+        name: str = PROXY,
+        endpoint: Endpoint = ENDPOINT,
+        root: str = OWN_ROOT,
+        upstream: str = ROOT,
+    ) -> None:
         self.world = world
         self.partitions = partitions
         self.endpoint = endpoint
+        self.root = root
+        self.upstream = upstream
         self.node = SimNode(world, name, self._machine)
         self.node.listening = {Port.CLIENT: endpoint}
         self.node.plugins[ToUpstream] = self._to_upstream
@@ -101,8 +123,10 @@ class SimProxy:
 
     def make_root(self) -> None:
         """As `waltz proxy run` does at its first start."""
-        zookeeper, cluster, own = self.world.zookeeper, cluster_paths(ROOT), cluster_paths(OWN_ROOT)
-        first, last = block_behind(decode_id_counter(zookeeper.read(cluster.client_ids) or b""))
+        zookeeper, cluster, own = self.world.zookeeper, cluster_paths(self.upstream), cluster_paths(self.root)
+        there = zookeeper.read(f"{self.upstream}/proxy")
+        proxy = None if there is None else decode_proxy_state(there)
+        first, last = block_behind(decode_id_counter(zookeeper.read(cluster.client_ids) or b""), proxy)
         zookeeper.write([ZkSet(0, cluster.client_ids, encode_id_counter(last), -1)])
         state = ProxyState(first, 0, ((first, last),), "simulated", self.partitions, 0)
         params = ClusterParams("simulated", self.partitions)
@@ -110,7 +134,7 @@ class SimProxy:
         backup = ClusterBackup(params, store, EMPTY_STORE, EMPTY_ASSIGNMENT, (), first, 0)
         znodes = cluster_znodes(backup, own)
         zookeeper.write([ZkCreate(0, znode.path, znode.data) for znode in znodes])
-        zookeeper.write([ZkCreate(0, f"{OWN_ROOT}/proxy", encode_proxy_state(state))])
+        zookeeper.write([ZkCreate(0, f"{self.root}/proxy", encode_proxy_state(state))])
 
     def start(self) -> None:
         """Start it, if it is down."""
@@ -120,13 +144,12 @@ class SimProxy:
 
     def _machine(self) -> ProxyNode:
         self._starts += 1
-        zookeeper, path = self.world.zookeeper, f"{OWN_ROOT}/proxy"
+        zookeeper, path = self.world.zookeeper, f"{self.root}/proxy"
         state = decode_proxy_state(zookeeper.read(path) or b"").started()
         zookeeper.write([ZkSet(0, path, encode_proxy_state(state), -1)])
-        given = decode_id_counter(zookeeper.read(cluster_paths(OWN_ROOT).client_ids) or b"")
-        config = ProxyConfig(
-            ServerConfig(OWN_ROOT, self.endpoint, data_cache_bytes=self._memory), ROOT, "", ClientSettings(), self._disk
-        )
+        given = decode_id_counter(zookeeper.read(cluster_paths(self.root).client_ids) or b"")
+        server = ServerConfig(self.root, self.endpoint, data_cache_bytes=self._memory, proxies_trusted=True)
+        config = ProxyConfig(server, self.upstream, "", ClientSettings(), self._disk)
         self.files.clear()
         self._hangs = False
         return ProxyNode(config, state, given, Random(f"{self.world.seed}/{self.node.name}/{self._starts}"))
@@ -184,6 +207,8 @@ class Proxied:
         self.on = Random(f"{run.seed}/{_STREAM}").random() < SHARE and PROXY not in without if on is None else on
         self._proxy: SimProxy | None = None
         self._second: SimProxy | None = None
+        self._far: SimProxy | None = None
+        self._has_far = self.on and Random(f"{run.seed}/proxy/far").random() < _BEHIND
 
     @property
     def proxy(self) -> SimProxy:
@@ -198,8 +223,10 @@ class Proxied:
         return {name: value for name, value in options.items() if name != "versions"} | {"proxies_trusted": True}
 
     def kind_of(self, number: int) -> type[App]:
-        """Every second application goes through the proxy."""
-        return App if number % 2 or not self.on else ProxiedApp
+        """Every second application goes through the proxy, the first of them through the one behind it, if there is."""
+        if number % 2 or not self.on:
+            return App
+        return FarApp if number == 0 and self._has_far else ProxiedApp
 
     def start(self, safety_ms: int) -> None:
         """Make its root, start it, and plan its deaths."""
@@ -211,27 +238,46 @@ class Proxied:
         for at in range(self._rng.randrange(4)):
             moment = self._run.world.now + 500 + self._rng.randrange(safety_ms - 3_000)
             self._run.world.at(moment + at, self._crash)
+        if self._has_far:
+            world, partitions = self._run.world, self._run.plan.partitions
+            self._far = SimProxy(world, partitions, name="far-proxy", endpoint=_FAR, root=_FAR_ROOT, upstream=OWN_ROOT)
+            self._far.make_root()
+            self._far.start()
+            world.after(500 + Random(f"{world.seed}/proxy/far/death").randrange(safety_ms - 3_000), self._crash_far)
         second = Random(f"{self._run.seed}/proxy/second")
         if second.random() < _SECOND:
-            self._second = SimProxy(self._run.world, self._run.plan.partitions, "other-proxy", _OTHER)
+            world, partitions = self._run.world, self._run.plan.partitions
+            self._second = SimProxy(world, partitions, name="other-proxy", endpoint=_OTHER)
             moment = self._run.world.now + 500 + second.randrange(safety_ms - 3_000)
             self._run.world.at(moment, self._second.start)
             self._run.world.at(moment + second.randrange(2_500), self._take_back)
 
     def _take_back(self) -> None:
-        """Whoever started the second one has noticed, and starts the first one again, unless it runs."""
+        """Whoever started the second one has noticed, and starts the first one again once that has ended."""
         assert self._second is not None
+        if self._second.node.ended is not None:
+            return  # the first one died, and was started again
         if self.proxy.node.ended is not None:
             self.proxy.reached["a proxy ended because another one was started in its root"] = None
-        self.proxy.start()
+        if self.proxy.node.alive:
+            self._run.world.after(200, self._take_back)
+        else:
+            self.proxy.start()
 
     def _crash(self) -> None:
-        if self.proxy.node.alive:
+        self._kill(self.proxy, self._rng)
+
+    def _crash_far(self) -> None:
+        assert self._far is not None
+        self._kill(self._far, Random(f"{self._run.seed}/proxy/far/fault"))
+
+    def _kill(self, proxy: SimProxy, rng: Random) -> None:
+        if proxy.node.alive:
             self._run.observer.counts["fault proxy dies"] += 1
-            if any(partition.carriage.under_way for partition in self.proxy.node.machine.partitions.values()):
-                self.proxy.reached["a proxy died with appends under way"] = None
-            self.proxy.node.crash(self._rng.random() < 0.3)
-            self._run.world.after(self._rng.randrange(1_000), self.proxy.start)
+            if any(partition.carriage.under_way for partition in proxy.node.machine.partitions.values()):
+                proxy.reached["a proxy died with appends under way"] = None
+            proxy.node.crash(rng.random() < 0.3)
+            self._run.world.after(rng.randrange(1_000), proxy.start)
 
     def check(self) -> None:
         """Its end is no part of any run."""
@@ -243,8 +289,14 @@ class Proxied:
 
     def marks(self) -> list[str]:
         """Coverage marks that were reached at the proxy."""
-        return [mark for proxy in self._all for mark in proxy.reached]
+        reached = [mark for proxy in self._all for mark in proxy.reached]
+        if self._far is not None:
+            behind = decode_proxy_state(self._run.world.zookeeper.read(f"{_FAR_ROOT}/proxy") or b"")
+            appended_by = (req_client(ReqId(split(body)[1])) for log in self._run.observer.logs for body in log)
+            if any(behind.includes(client) for client in appended_by):
+                reached.append("an append went through two proxies")
+        return reached
 
     @property
     def _all(self) -> list[SimProxy]:
-        return [proxy for proxy in (self._proxy, self._second) if proxy is not None]
+        return [proxy for proxy in (self._proxy, self._second, self._far) if proxy is not None]

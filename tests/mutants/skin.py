@@ -945,6 +945,13 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/unit/proxy/test_node.py",),
     ),
     Mutant(
+        "a proxy behind another one takes ids that the other has not",
+        "proxy.state",
+        "    if proxy is None:\n",
+        "    if True:\n",
+        ("tests/unit/proxy/test_state.py",),
+    ),
+    Mutant(
         "two proxies in one root give all partitions to themselves, again and again",
         "proxy.cluster",
         "if _epoch_of(other) > self.epoch:",

@@ -154,6 +154,38 @@ async def test_a_conflict_is_told_as_by_the_server() -> None:
                 assert await read(through, 2) == [b"first", b"second"]
 
 
+BEHIND = {"cluster.root": "/town/proxy", "proxy.upstream.root": OWN_ROOT}
+
+
+async def test_a_proxy_may_stand_behind_another_one_which_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_IDS_EVERY", 3_600.0)  # the first one has ids left when the second has taken some
+    lock = waltz.Lock("account", 7)
+    with trio.fail_after(120):
+        async with (
+            embedded_cluster(partitions=1, settings=TRUSTING) as cluster,
+            waltz.open_client(cluster.url) as direct,
+        ):
+            over = trio.Event()
+            async with running(cluster, TRUSTING, over) as first, running(cluster, BEHIND) as second:
+                async with waltz.open_client(url_of(first)) as one, waltz.open_client(url_of(second)) as two:
+                    assert len({direct.client_id, one.client_id, two.client_id}) == 3
+                    for number, client in enumerate((direct, one, two) * 3):
+                        assert (
+                            await client.append(0, waltz.Append(b"%d" % number, write=[lock]), based_on=number - 1)
+                            == number
+                        )
+                    with pytest.raises(waltz.LockConflictError) as caught:
+                        await two.append(0, waltz.Append(b"stale", write=[lock]), based_on=3)
+                    assert caught.value.blocking_id == 8
+                    assert await two.committed_mark(0) == 8
+                    first.kill()
+                    await over.wait()
+                    assert first.endpoint is not None
+                    async with running(cluster, {**TRUSTING, "server.port": first.endpoint.port}):
+                        assert await two.append(0, waltz.Append(b"again")) == 9
+                        assert await read(one, 10) == await read(two, 10) == await read(direct, 10)
+
+
 async def test_many_readers_cost_upstream_one_subscription_and_one_read() -> None:
     with trio.fail_after(60):
         async with embedded_cluster(partitions=1, settings=TRUSTING) as cluster, running(cluster) as proxy:

@@ -16,10 +16,19 @@ from waltz_core.zookeeper.znodes import decode_id_counter, encode_id_counter
 from waltz_trio.zk.admin import create_cluster, delete_cluster
 from waltz_trio.zk.client import BadVersionError, ZnodeClient, open_znode_client
 from waltz_trio.zk.embedded import EmbeddedZnodes, open_embedded_znodes
-from waltz_trio.zk.proxy_root import check_upstream, keep_ids, make_root, read_state, start_in_root, take_block
+from waltz_trio.zk.proxy_root import (
+    check_upstream,
+    keep_ids,
+    make_root,
+    read_state,
+    start_in_root,
+    state_path,
+    take_block,
+)
 
 CLUSTER = cluster_paths("/cluster")
 OWN = cluster_paths("/region/proxy")
+BEHIND = cluster_paths("/town/proxy")
 
 
 @pytest.fixture
@@ -97,6 +106,25 @@ async def test_another_block_is_taken_before_the_present_one_is_used_up(zk: Znod
     assert await counter(zk, OWN.client_ids) == upstream, "the next one is the first of the block"
     assert await counter(zk, CLUSTER.client_ids) == upstream + BLOCK_SIZE
     assert last < half
+
+
+async def test_a_proxy_behind_another_takes_its_ids_from_the_block_there(zk: ZnodeClient) -> None:
+    state, last = await start_in_root(zk, OWN)
+    first, size = last + 1, BLOCK_SIZE // 16
+    await make_root(zk, BEHIND, zk, OWN)
+    read = await read_state(zk, BEHIND)
+    assert read is not None
+    assert (read[0].identity, read[0].blocks) == (first, ((first, first + size - 1),))
+    assert await counter(zk, OWN.client_ids) == first + size - 1
+    await zk.set(OWN.client_ids, encode_id_counter(state.blocks[0][1] - size + 1), -1)
+    with pytest.raises(ClusterError, match=f"no {size} client ids are left"):
+        await take_block(zk, OWN)
+    await keep_ids(zk, OWN, zk, CLUSTER, state)
+    begin = (await written(zk)).blocks[1][0]
+    assert await take_block(zk, OWN) == (begin, begin + size - 1)
+    await zk.set(state_path(OWN), b"damaged", -1)
+    with pytest.raises(ClusterError, match="no state of a proxy"):
+        await take_block(zk, OWN)
 
 
 async def test_who_looks_at_ids_while_another_process_starts_does_not_count_it_away(

@@ -5,7 +5,8 @@
   later process count, and those of an earlier one do not any more.
 - `blocks`: client ids that were taken from the counter of the upstream cluster, all of a block at once, and that
   clients of the proxy take from the counter in its own root. So no two clients of the cluster have one id, wherever
-  they connect; an id outside the blocks is refused.
+  they connect; an id outside the blocks is refused. A proxy behind another one takes part of the block from which the
+  clients of that one take theirs.
 - which cluster stands upstream: its name, its number of partitions, and which transaction of ZooKeeper created it.
 """
 
@@ -21,6 +22,7 @@ from waltz_core.base.record import record
 
 BLOCK_SIZE: Final = 1 << 16
 """Client ids that are taken at once: the cluster has 2^31 of them."""
+_SHARE = 16  # of the block of a proxy a part of this size goes to one behind it, so that enough is left for others
 _ID_MAX = (1 << 31) - 1
 _EPOCH_MAX = (1 << 30) - 1
 
@@ -57,18 +59,25 @@ class ProxyState:
 
     def is_short(self, counter: int) -> bool:
         """Whether another block is due, where the counter for clients stands here."""
-        return counter > self.blocks[-1][1] - BLOCK_SIZE // 2
+        first, last = self.blocks[-1]
+        return counter > last - (last - first + 1) // 2
 
 
-def block_behind(counter: int) -> tuple[int, int]:
-    """The block to take from the counter of a cluster.
+def block_behind(counter: int, proxy: ProxyState | None = None) -> tuple[int, int]:
+    """The block to take from a counter: of a cluster, or of the proxy that keeps this in the same root.
 
     Raises:
-        ProtocolError: the cluster has no ids left.
+        ProtocolError: there are no ids left.
     """
-    if counter < 0 or counter > _ID_MAX - BLOCK_SIZE:
-        raise ProtocolError(f"no {BLOCK_SIZE} client ids are left behind {counter}")
-    return counter + 1, counter + BLOCK_SIZE
+    if proxy is None:
+        size, last = BLOCK_SIZE, _ID_MAX
+    else:
+        first, last = proxy.blocks[-1]
+        size = max((last - first + 1) // _SHARE, 2)  # its own id, and a client's
+    if counter < 0 or counter > last - size:
+        advice = "" if proxy is None else ": the proxy there takes more within 30 s, or stands behind too many others"
+        raise ProtocolError(f"no {size} client ids are left behind {counter}{advice}")
+    return counter + 1, counter + size
 
 
 def encode_proxy_state(state: ProxyState) -> bytes:

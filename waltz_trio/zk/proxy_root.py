@@ -61,14 +61,22 @@ async def proxy_of(zk: ZnodeClient, paths: ClusterPaths) -> ProxyState | None:
         ZnodeError: ZooKeeper did not answer.
     """
     try:
-        data, _ = await zk.get(state_path(paths))
-        return decode_proxy_state(data or b"")
-    except (NoNodeError, ProtocolError):
+        return await _proxy_there(zk, paths)
+    except ProtocolError:
         return None
 
 
+async def _proxy_there(zk: ZnodeClient, paths: ClusterPaths) -> ProxyState | None:
+    """The same; raises ProtocolError where it cannot be read, as that is no cluster either."""
+    try:
+        data, _ = await zk.get(state_path(paths))
+    except NoNodeError:
+        return None
+    return decode_proxy_state(data or b"")
+
+
 async def take_block(zk: ZnodeClient, paths: ClusterPaths) -> tuple[int, int]:
-    """A block of client ids, from the counter of the cluster.
+    """A block of client ids, from the counter of the cluster, or of another proxy.
 
     Raises:
         ClusterError: ZooKeeper did not answer, there is no cluster, or it has no ids left.
@@ -76,7 +84,8 @@ async def take_block(zk: ZnodeClient, paths: ClusterPaths) -> tuple[int, int]:
     while True:
         data, stat = await zk.get(paths.client_ids)
         try:
-            block = block_behind(decode_id_counter(data or b""))
+            # A proxy that takes another block between the two reads sets the counter, so that nothing is written here.
+            block = block_behind(decode_id_counter(data or b""), await _proxy_there(zk, paths))
         except ProtocolError as error:
             raise ClusterError(f"znode {paths.client_ids}: {error}") from None
         try:

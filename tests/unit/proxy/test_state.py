@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,3 +59,21 @@ def test_blocks_are_taken_behind_the_counter_while_there_are_ids() -> None:
     for counter in (-5, -1, id_max - BLOCK_SIZE + 1, id_max):
         with pytest.raises(ProtocolError, match="no 65536 client ids"):
             block_behind(counter)
+
+
+def test_a_proxy_behind_another_takes_a_part_of_the_block_that_the_clients_there_have_ids_of() -> None:
+    """Ids behind that block are others': of clients of the cluster, or of another proxy."""
+    first, last, part = 11, 10 + BLOCK_SIZE, BLOCK_SIZE // 16
+    assert block_behind(first, STATE) == (first + 1, first + part)
+    assert block_behind(last - part, STATE) == (last - part + 1, last)
+    for counter in (last - part + 1, last, last + 5):
+        with pytest.raises(ProtocolError, match=f"no {part} client ids are left behind {counter}: the proxy there"):
+            block_behind(counter, STATE)
+    small = attrs.evolve(STATE, blocks=((11, 10 + part), (90, 90 + part - 1)))
+    assert block_behind(89, small) == (90, 89 + part // 16), "of its last block"
+    assert not small.is_short(89 + part // 2)
+    assert small.is_short(90 + part // 2), "half of that is left"
+    tiny = attrs.evolve(STATE, blocks=((11, 13),))
+    assert block_behind(11, tiny) == (12, 13), "its own id, and a client's"
+    with pytest.raises(ProtocolError):
+        block_behind(12, tiny)
