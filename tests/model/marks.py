@@ -93,7 +93,7 @@ PER_THOUSAND = {
     "a log start was raised": 25,
     "a mount was cut short": 53,
     "a payload of its own came from the memory of a client": 60,
-    "a proxy answered a mount without upstream": 9,
+    "a proxy answered a mount without upstream": 4,
     "a proxy died with appends under way": 15,
     "a proxy ended because another one was started in its root": 8,
     "a proxy gave up a disk that hung": 2,

@@ -23,7 +23,7 @@ from waltz_core.base.ids import Endpoint, ReqId, req_client
 from waltz_core.client.settings import ClientSettings
 from waltz_core.operations.backup import ClusterBackup, cluster_znodes
 from waltz_core.proxy.cache import CacheData, CacheDrop, CacheEffect, CacheFailed, CacheRead, CacheWrite, CacheWritten
-from waltz_core.proxy.node import FromUpstream, ProxyConfig, ProxyNode, ToUpstream
+from waltz_core.proxy.node import FromUpstream, IdsRead, ProxyConfig, ProxyNode, ToUpstream
 from waltz_core.proxy.state import ProxyState, block_behind, decode_proxy_state, encode_proxy_state
 from waltz_core.server.config import ServerConfig
 from waltz_core.zookeeper.paths import cluster_paths
@@ -50,6 +50,7 @@ _FAR_ROOT = "/town"
 _FAR = Endpoint("far-proxy", 6000)
 _BEHIND = 0.3  # share of them in which a proxy stands behind it
 _DISPLACED = "another proxy was started in"
+_IDS_EVERY_MS = 200
 _ROT = 0.1  # share of reads of its disk that are not what was written
 _FULL = 0.001  # share of writes that fail
 _HANGING = 0.01  # share of answers behind which the disk gives no more
@@ -141,18 +142,25 @@ class SimProxy:
         if not self.node.alive:
             self.session.start()
             self.node.start()
+            self._read_ids(self.node.epoch)
+
+    def _read_ids(self, life: int) -> None:
+        """As the process does now and then: what is read is handled before the next reading begins."""
+        if self.node.alive and life == self.node.epoch:
+            given = decode_id_counter(self.world.zookeeper.read(cluster_paths(self.root).client_ids) or b"")
+            self.node.post(IdsRead(given))
+            self.world.after(_IDS_EVERY_MS, lambda: self._read_ids(life))
 
     def _machine(self) -> ProxyNode:
         self._starts += 1
         zookeeper, path = self.world.zookeeper, f"{self.root}/proxy"
         state = decode_proxy_state(zookeeper.read(path) or b"").started()
         zookeeper.write([ZkSet(0, path, encode_proxy_state(state), -1)])
-        given = decode_id_counter(zookeeper.read(cluster_paths(self.root).client_ids) or b"")
         server = ServerConfig(self.root, self.endpoint, data_cache_bytes=self._memory, proxies_trusted=True)
         config = ProxyConfig(server, self.upstream, "", ClientSettings(), self._disk)
         self.files.clear()
         self._hangs = False
-        return ProxyNode(config, state, given, Random(f"{self.world.seed}/{self.node.name}/{self._starts}"))
+        return ProxyNode(config, state, Random(f"{self.world.seed}/{self.node.name}/{self._starts}"))
 
     def _to_upstream(self, effect: ToUpstream) -> None:
         if self.session.alive:

@@ -1593,15 +1593,15 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "client of a process before mounted without upstream",
         "proxy.partition",
-        "        return self.source.known and client_id > self._fresh_above and not self.carriage.has_under_way(client_id)\n",
+        "        return self.source.known and client_id in self._fresh and not self.carriage.has_under_way(client_id)\n",
         "        return self.source.known and not self.carriage.has_under_way(client_id)\n",
         _PROXY,
     ),
     Mutant(
         "client with an append under way mounted without upstream",
         "proxy.partition",
-        "        return self.source.known and client_id > self._fresh_above and not self.carriage.has_under_way(client_id)\n",
-        "        return self.source.known and client_id > self._fresh_above\n",
+        "        return self.source.known and client_id in self._fresh and not self.carriage.has_under_way(client_id)\n",
+        "        return self.source.known and client_id in self._fresh\n",
         _PROXY,
     ),
     Mutant(

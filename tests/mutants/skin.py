@@ -952,6 +952,20 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/unit/proxy/test_state.py",),
     ),
     Mutant(
+        "ids that were given out before a proxy was alone are of its own time",
+        "proxy.fresh",
+        "        if self._read and self._above is None:\n",
+        "        if self._alone and self._above is None:\n",
+        ("tests/unit/proxy/test_fresh.py",),
+    ),
+    Mutant(
+        "a proxy takes itself for alone while ZooKeeper is away",
+        "proxy.cluster",
+        "            self._root.proxy.alone = False\n",
+        "            pass\n",
+        ("tests/unit/proxy/test_node.py",),
+    ),
+    Mutant(
         "two proxies in one root give all partitions to themselves, again and again",
         "proxy.cluster",
         "if _epoch_of(other) > self.epoch:",

@@ -213,7 +213,10 @@ async def test_many_readers_cost_upstream_one_subscription_and_one_read() -> Non
             assert feeds <= 2, "that of the proxy, and that of the client that appends"
 
 
-async def test_without_upstream_it_serves_what_it_has_to_those_who_have_nothing_under_way() -> None:
+async def test_without_upstream_it_serves_what_it_has_to_those_who_have_nothing_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "_IDS_EVERY", 0.01)
     with trio.fail_after(60):
         async with embedded_cluster(partitions=1, settings=TRUSTING) as cluster, running(cluster) as proxy:
             async with waltz.open_client(url_of(proxy)) as writer:

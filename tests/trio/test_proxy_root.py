@@ -18,6 +18,7 @@ from waltz_trio.zk.client import BadVersionError, ZnodeClient, open_znode_client
 from waltz_trio.zk.embedded import EmbeddedZnodes, open_embedded_znodes
 from waltz_trio.zk.proxy_root import (
     check_upstream,
+    ids_given,
     keep_ids,
     make_root,
     read_state,
@@ -76,7 +77,7 @@ async def test_processes_that_start_at_once_are_counted_one_by_one(znodes: Embed
     epochs: list[int] = []
 
     async def start(client: ZnodeClient) -> None:
-        epochs.append((await start_in_root(client, OWN))[0].epoch)
+        epochs.append((await start_in_root(client, OWN)).epoch)
 
     async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
         for _ in range(4):
@@ -84,16 +85,21 @@ async def test_processes_that_start_at_once_are_counted_one_by_one(znodes: Embed
     assert sorted(epochs) == [1, 2, 3, 4]
 
 
-async def test_a_process_is_told_up_to_where_ids_were_given_out_before_it(zk: ZnodeClient) -> None:
-    first, last = await start_in_root(zk, OWN)
-    assert last == first.identity == first.blocks[0][0]
-    await zk.set(OWN.client_ids, encode_id_counter(last + 7), -1)
-    assert await start_in_root(zk, OWN) == (attrs.evolve(first, epoch=2), last + 7)
+async def test_a_process_reads_up_to_where_ids_were_given_out(zk: ZnodeClient) -> None:
+    first = await start_in_root(zk, OWN)
+    assert await ids_given(zk, OWN) == first.identity == first.blocks[0][0]
+    await zk.set(OWN.client_ids, encode_id_counter(first.identity + 7), -1)
+    assert await ids_given(zk, OWN) == first.identity + 7
+    assert await start_in_root(zk, OWN) == attrs.evolve(first, epoch=2)
+    await zk.set(OWN.client_ids, b"?", -1)
+    with pytest.raises(ClusterError, match="client"):
+        await ids_given(zk, OWN)
 
 
 async def test_another_block_is_taken_before_the_present_one_is_used_up(zk: ZnodeClient) -> None:
     """And clients go on in it, where its ids begin."""
-    state, last = await start_in_root(zk, OWN)
+    state = await start_in_root(zk, OWN)
+    last = await ids_given(zk, OWN)
     upstream = await counter(zk, CLUSTER.client_ids)
     half = state.blocks[0][1] - BLOCK_SIZE // 2
     await zk.set(OWN.client_ids, encode_id_counter(half), -1)
@@ -109,8 +115,8 @@ async def test_another_block_is_taken_before_the_present_one_is_used_up(zk: Znod
 
 
 async def test_a_proxy_behind_another_takes_its_ids_from_the_block_there(zk: ZnodeClient) -> None:
-    state, last = await start_in_root(zk, OWN)
-    first, size = last + 1, BLOCK_SIZE // 16
+    state = await start_in_root(zk, OWN)
+    first, size = await ids_given(zk, OWN) + 1, BLOCK_SIZE // 16
     await make_root(zk, BEHIND, zk, OWN)
     read = await read_state(zk, BEHIND)
     assert read is not None
@@ -130,7 +136,7 @@ async def test_a_proxy_behind_another_takes_its_ids_from_the_block_there(zk: Zno
 async def test_who_looks_at_ids_while_another_process_starts_does_not_count_it_away(
     znodes: EmbeddedZnodes, zk: ZnodeClient
 ) -> None:
-    state, _ = await start_in_root(zk, OWN)
+    state = await start_in_root(zk, OWN)
     await zk.set(OWN.client_ids, encode_id_counter(state.blocks[0][1]), -1)
     async with open_znode_client(znodes) as other, trio.open_nursery() as nursery:
         nursery.start_soon(start_in_root, other, OWN)  # done after two answers, a block is written with the fifth
@@ -141,7 +147,7 @@ async def test_who_looks_at_ids_while_another_process_starts_does_not_count_it_a
 
 
 async def test_a_root_that_was_deleted_is_nobodys(zk: ZnodeClient) -> None:
-    state, _ = await start_in_root(zk, OWN)
+    state = await start_in_root(zk, OWN)
     await delete_cluster(zk, OWN)
     assert await keep_ids(zk, OWN, zk, CLUSTER, state) is None
     with pytest.raises(ClusterError, match="was deleted"):
@@ -150,7 +156,7 @@ async def test_a_root_that_was_deleted_is_nobodys(zk: ZnodeClient) -> None:
 
 async def test_a_root_is_for_the_cluster_for_which_it_was_made(zk: ZnodeClient) -> None:
     """One that was made anew counts its clients from the beginning: our blocks are somebody else's there."""
-    state, _ = await start_in_root(zk, OWN)
+    state = await start_in_root(zk, OWN)
     await check_upstream(zk, CLUSTER, state)
     await delete_cluster(zk, CLUSTER)
     await create_cluster(zk, CLUSTER, "test", 3)

@@ -11,17 +11,18 @@ up to it, and the other one ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Final
 
 from waltz_core.base.contract import Rng
-from waltz_core.base.edge import ZkCreate, ZkDelete, ZkSet
+from waltz_core.base.edge import ZkCreate, ZkDelete, ZkEvent, ZkSet, ZkStateChanged
 from waltz_core.base.ids import Endpoint
 from waltz_core.cluster.coordinator import Coordinator
 from waltz_core.cluster.notifications import ClusterFailed, CoordinatorEffect, ManagedServer
 from waltz_core.cluster.published import Published
 from waltz_core.cluster.registration import OUR_MARK, Registration, View
-from waltz_core.server.cluster_port import ClusterPort, OwnedPartitions
+from waltz_core.proxy.partitions import ProxyPartitions
+from waltz_core.server.cluster_port import ClusterPort
 from waltz_core.server.context import NodeContext
 from waltz_core.wire.client_messages import Capability
 from waltz_core.zookeeper.paths import ClusterPaths
@@ -33,15 +34,17 @@ _EPOCH_BYTES: Final = 4
 class ProxyRegistration(Registration):
     """The descriptor as of every server; the assignment is the one it is given."""
 
-    __slots__ = ("epoch", "generations")
+    __slots__ = ("alone", "epoch", "generations")
 
     def __init__(self, paths: ClusterPaths, manages: ManagedServer, published: Published, rng: Rng) -> None:
         super().__init__(paths, manages, published, rng)
         self.generations: Mapping[int, int] = {}
         self.epoch = 0
+        self.alone = False  # nobody else was registered when ZooKeeper was read last
 
     def writes(self, view: View, out: list[CoordinatorEffect]) -> list[ZkCreate | ZkSet | ZkDelete]:
         """The same, and nothing once a process was started in this root after ours, which has no place there then."""
+        self.alone = bool(view.own) and not view.others
         for other in view.others.values():
             if _epoch_of(other) > self.epoch:
                 there = f"{self._paths.root}, at {other.endpoint}"
@@ -76,17 +79,14 @@ class ProxyCoordinator(Coordinator):
     make_registration: ClassVar[type[Registration]] = ProxyRegistration
 
     @property
-    def _proxy(self) -> ProxyRegistration:
+    def proxy(self) -> ProxyRegistration:
+        """What stands in the root for this process."""
         assert isinstance(self._registration, ProxyRegistration)
         return self._registration
 
-    def started(self, epoch: int) -> None:
-        """Which start of a proxy in this root the process is."""
-        self._proxy.epoch = epoch
-
     def publish(self, now: int, generations: Mapping[int, int], out: list[CoordinatorEffect]) -> None:
         """The generations of all partitions, from now on."""
-        self._proxy.generations = dict(generations)
+        self.proxy.generations = dict(generations)
         self._dirty = True
         self._advance(now, out)
 
@@ -107,9 +107,10 @@ class ProxyClusterPort(ClusterPort):
         | Capability.FEED_WINDOWS
     )
 
-    def __init__(self, context: NodeContext, partitions: OwnedPartitions, epoch: int) -> None:
+    def __init__(self, context: NodeContext, partitions: ProxyPartitions, epoch: int) -> None:
         super().__init__(context, partitions)
-        self._root.started(epoch)
+        self._fresh = partitions.fresh
+        self._root.proxy.epoch = epoch
 
     @property
     def _root(self) -> ProxyCoordinator:
@@ -121,6 +122,16 @@ class ProxyClusterPort(ClusterPort):
         effects: list[CoordinatorEffect] = []
         self._root.publish(now, generations, effects)
         self._on_effects(now, effects)
+
+    def handle(self, now: int, events: Sequence[ZkEvent]) -> None:
+        """As of every process; while ZooKeeper is away, another proxy may come unseen."""
+        if any(isinstance(event, ZkStateChanged) for event in events):
+            self._root.proxy.alone = False
+        super().handle(now, events)
+
+    def _on_effects(self, now: int, effects: Iterable[CoordinatorEffect]) -> None:
+        super()._on_effects(now, effects)
+        self._fresh.seen(alone=self._root.proxy.alone)
 
     def _watch(self, servers: tuple[tuple[str, Endpoint], ...]) -> None:
         """Dial nobody: another proxy here is one too many, and nothing of it is taken over.

@@ -126,6 +126,13 @@ class BlocksTaken:
 
 
 @record
+class IdsRead:
+    """Up to here client ids were given out, by a reading that began when the one before was posted, or later."""
+
+    given: int
+
+
+@record
 class ProxyConfig:
     """What a proxy needs to know: what a server does, and where the cluster is."""
 
@@ -145,6 +152,7 @@ ProxyEvent: TypeAlias = (
     | ZkEvent
     | FromUpstream
     | BlocksTaken
+    | IdsRead
     | CacheData
     | CacheWritten
     | CacheFailed
@@ -158,7 +166,7 @@ ProxyEffect: TypeAlias = ServerEffect | ToUpstream | CacheEffect
 class ProxyNode:
     """Composition of the proxy: which part gets which event, in which order."""
 
-    def __init__(self, config: ProxyConfig, state: ProxyState, fresh_above: int, rng: Rng) -> None:
+    def __init__(self, config: ProxyConfig, state: ProxyState, rng: Rng) -> None:
         self._context = context = NodeContext(config.server, rng)
         self._state = state
         self._out = context.out
@@ -178,7 +186,7 @@ class ProxyNode:
         self._ended = False
         self._fetched = 0
         self._asked: ProxySnapshot | None = None  # what tools that ask in this step are answered from
-        self._partitions.open(state.num_partitions, fresh_above)
+        self._partitions.open(state.num_partitions)
         self._handlers = Handlers(
             type(self).__name__,
             {
@@ -193,6 +201,7 @@ class ProxyNode:
                 ZkStateChanged: self._on_zk,
                 FromUpstream: lambda now, event: self._for_client.append(event.event),
                 BlocksTaken: self._on_blocks,
+                IdsRead: lambda now, event: self._partitions.fresh.given(event.given),
                 CacheData: self._on_cached,
                 CacheWritten: self._on_cache_written,
                 CacheFailed: lambda now, event: self._give_up_cache(event.reason),

@@ -17,9 +17,9 @@ What must hold, and why it does:
   mount there. Clients that have sent some since are disconnected, and mount anew: their mounts wait for a barrier over
   the next one. Nothing is sent twice. What was not sent yet stays in the queue, as in a server without a store session.
 - **Without upstream** the feeds and reads of what is here go on. A mount is answered at once, without a barrier, only
-  if its client cannot have an append under way: its id was given out since this proxy runs (`fresh_above`), it has sent
-  no append through it that a flush has not decided since, and is not ahead of our mark. Everybody else waits, as for a
-  server without a quorum. Who asks for the committed mark is never answered from memory.
+  if its client cannot have an append under way: its id was given out since this proxy is alone in its root (`Fresh`),
+  it has sent no append through it that a flush has not decided since, and is not ahead of our mark. Everybody else
+  waits, as for a server without a quorum. Who asks for the committed mark is never answered from memory.
 
 Which append is carried next, and how much may be under way, is decided in `carriage.py`.
 """
@@ -38,6 +38,7 @@ from waltz_core.base.pending import Pending
 from waltz_core.client.calls import Carried, Deliver, Phase, RecordsCarried
 from waltz_core.proxy.cache import CacheEffect, CacheIndex
 from waltz_core.proxy.carriage import Append, Carriage, Way
+from waltz_core.proxy.fresh import Fresh
 from waltz_core.proxy.source import FetchWanted, MarkWanted, ReadNote, UpstreamSource
 from waltz_core.server.context import NodeContext, PartitionAlarm, PartitionDue, ReadFor, Reply
 from waltz_core.server.feeds import Feeds, Flush, Mount
@@ -72,7 +73,7 @@ class Carrier(Way, Protocol):
 class ProxyPartition:
     """A partition that the upstream cluster serves."""
 
-    def __init__(self, partition_id: int, context: NodeContext, fresh_above: int, kept: CacheIndex) -> None:
+    def __init__(self, partition_id: int, context: NodeContext, fresh: Fresh, kept: CacheIndex) -> None:
         config = context.config.partition(partition_id)
         self.partition_id = partition_id
         self.mark = -1
@@ -88,7 +89,7 @@ class ProxyPartition:
         self.disk: Outbox[CacheEffect] = Outbox()  # what the disk is to do, for the process
         self._notes: Outbox[ReadNote] = Outbox()
         self._members = Members()
-        self._fresh_above = fresh_above
+        self._fresh = fresh
         reading: Pending[ReadFor] = Pending(context.tickets)
         self.source = UpstreamSource(partition_id, context.data_cache, kept, context.tickets, self._wanted, self._notes)
         self._log_start = LogBeginning(config.archive, context, partition_id)
@@ -263,7 +264,7 @@ class ProxyPartition:
             self._wait(peer, mount)
 
     def _has_nothing_under_way(self, client_id: int) -> bool:
-        return self.source.known and client_id > self._fresh_above and not self.carriage.has_under_way(client_id)
+        return self.source.known and client_id in self._fresh and not self.carriage.has_under_way(client_id)
 
     def _wait(self, peer: Peer, barrier: Mount | Flush) -> None:
         """Answered by a flush upstream that leaves behind everything of this client."""

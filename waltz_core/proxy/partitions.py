@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from waltz_core.proxy.cache import CacheIndex
+from waltz_core.proxy.fresh import Fresh
 from waltz_core.proxy.partition import ProxyPartition
 from waltz_core.server.context import NodeContext
 from waltz_core.server.peer import Peer
@@ -28,6 +29,7 @@ class ProxyPartitions:
     def __init__(self, context: NodeContext, cache_bytes: int) -> None:
         self._context = context
         self.kept = CacheIndex(cache_bytes)  # on the disk
+        self.fresh = Fresh()
         self.served: dict[int, ProxyPartition] = {}
         self.crowded: dict[int, ProxyPartition] = {}  # those where too many appends wait for upstream
         self.undecided: dict[int, ProxyPartition] = {}  # those where appends may await their verdict upstream
@@ -37,9 +39,9 @@ class ProxyPartitions:
         """The partition, if the cluster has it."""
         return self.served.get(partition_id)
 
-    def open(self, count: int, fresh_above: int) -> None:
+    def open(self, count: int) -> None:
         """The cluster has so many."""
-        self.served = {number: ProxyPartition(number, self._context, fresh_above, self.kept) for number in range(count)}
+        self.served = {number: ProxyPartition(number, self._context, self.fresh, self.kept) for number in range(count)}
         for partition in self.served.values():
             partition.feeds.limit(self._context.config.feed_cache_bytes // max(1, count))
 

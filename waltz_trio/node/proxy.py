@@ -16,7 +16,7 @@ from waltz_core.base.errors import ClusterError, ConfigError, ProtocolError
 from waltz_core.base.ids import Endpoint
 from waltz_core.client.settings import ClientSettings
 from waltz_core.proxy.cache import CacheDrop, CacheRead, CacheWrite
-from waltz_core.proxy.node import BlocksTaken, FromUpstream, ProxyConfig, ProxyNode, ToUpstream
+from waltz_core.proxy.node import BlocksTaken, FromUpstream, IdsRead, ProxyConfig, ProxyNode, ToUpstream
 from waltz_core.proxy.snapshot import ProxySnapshot
 from waltz_core.proxy.state import ProxyState
 from waltz_core.zookeeper.paths import cluster_paths
@@ -32,7 +32,7 @@ from waltz_trio.node.server_settings import ProxySettings, proxy_settings
 from waltz_trio.node.settings import NodeSettings
 from waltz_trio.zk.client import UnavailableError, ZnodeClient, open_znode_client
 from waltz_trio.zk.embedded import EmbeddedSession, EmbeddedZnodes
-from waltz_trio.zk.proxy_root import check_upstream, keep_ids, make_root, read_state, start_in_root
+from waltz_trio.zk.proxy_root import check_upstream, ids_given, keep_ids, make_root, read_state, start_in_root
 from waltz_trio.zk.store import open_znode_store
 
 GROUP = "waltz-proxy"
@@ -89,7 +89,7 @@ class ProxyProcess(NodeProcess):
         port = self._socket.getsockname()[1]
         self.endpoint = settings.server.advertised or Endpoint(await canonical_host(), port)
         try:
-            self._state, last_id = await self._start_in_root(settings)
+            self._state = await self._start_in_root(settings)
         except (ClusterError, ProtocolError) as error:
             raise ConfigError(f"the proxy cannot start in its root {settings.server.node.root}: {error}") from error
         client = ClientSettings(frame_size_max=settings.server.machine.storage_frame_size_max)
@@ -98,10 +98,10 @@ class ProxyProcess(NodeProcess):
             self._cache = ProxyCache(settings.cache_directory, self._on_cache_events)
         size = 0 if self._cache is None else settings.cache_size
         config = ProxyConfig(server, settings.upstream_root, settings.upstream, client, size)
-        self._machine = ProxyNode(config, self._state, last_id, random.Random())
+        self._machine = ProxyNode(config, self._state, random.Random())
         return self._machine
 
-    async def _start_in_root(self, settings: ProxySettings) -> tuple[ProxyState, int]:
+    async def _start_in_root(self, settings: ProxySettings) -> ProxyState:
         """Make the root at the first start, and check that it is for this cluster where that answers."""
         paths, cluster = cluster_paths(settings.server.node.root), cluster_paths(settings.upstream_root)
         async with self._znode_client(self._zookeeper()) as own:
@@ -170,11 +170,13 @@ class ProxyProcess(NodeProcess):
         while True:
             await trio.sleep(_IDS_EVERY)
             assert self._state is not None
+            assert self._driver is not None
             try:
                 async with (
                     self._znode_client(self._zookeeper()) as own,
                     self._znode_client(self._cluster()) as upstream,
                 ):
+                    self._driver.post(IdsRead(await ids_given(own, paths)))
                     state = await keep_ids(own, paths, upstream, cluster, self._state)
             except ClusterError as error:
                 self.report(Level.DEBUG, f"client ids: {error}; looked at again in {_IDS_EVERY:.0f} s")
@@ -182,7 +184,7 @@ class ProxyProcess(NodeProcess):
             if state is None:
                 self._end(f"another proxy was started in {paths.root}, or that was deleted or set back: one at a time")
                 return
-            if state.blocks != self._state.blocks and self._driver is not None:
+            if state.blocks != self._state.blocks:
                 self._driver.post(BlocksTaken(state.blocks))
             self._state = state
 

@@ -122,8 +122,8 @@ async def make_root(zk: ZnodeClient, paths: ClusterPaths, upstream: ZnodeClient,
         return
 
 
-async def start_in_root(zk: ZnodeClient, paths: ClusterPaths) -> tuple[ProxyState, int]:
-    """Count this process; returns its state, and the client id up to which ids were given out before it ran.
+async def start_in_root(zk: ZnodeClient, paths: ClusterPaths) -> ProxyState:
+    """Count this process; returns its state.
 
     Raises:
         ConfigError: the root is not a proxy's.
@@ -138,8 +138,20 @@ async def start_in_root(zk: ZnodeClient, paths: ClusterPaths) -> tuple[ProxyStat
             await zk.set(state_path(paths), encode_proxy_state(state), version)
         except BadVersionError:
             continue
-        data, _ = await zk.get(paths.client_ids)
-        return state, decode_id_counter(data or b"")
+        return state
+
+
+async def ids_given(zk: ZnodeClient, paths: ClusterPaths) -> int:
+    """The client id up to which ids were given out in this root.
+
+    Raises:
+        ClusterError: ZooKeeper did not answer, or there is no counter.
+    """
+    data, _ = await zk.get(paths.client_ids)
+    try:
+        return decode_id_counter(data or b"")
+    except ProtocolError as error:
+        raise ClusterError(f"znode {paths.client_ids}: {error}") from None
 
 
 async def check_upstream(upstream: ZnodeClient, cluster: ClusterPaths, state: ProxyState) -> None:

@@ -12,6 +12,7 @@ from waltz_core.base.log import Record
 from waltz_core.client.calls import Carried, Deliver, Phase, RecordsCarried
 from waltz_core.proxy.cache import CacheIndex
 from waltz_core.proxy.carriage import Append
+from waltz_core.proxy.fresh import Fresh
 from waltz_core.proxy.partition import ProxyPartition
 from waltz_core.server.config import ServerConfig
 from waltz_core.server.context import NodeContext, Reply
@@ -61,7 +62,11 @@ class Desk:
 
     def __init__(self, *, mark: int = 9, connected: bool = True, cache_bytes: int = 0, **server: Any) -> None:
         self.context = NodeContext(ServerConfig("/own", Endpoint("proxy", 1), **server), random.Random(1))
-        self.partition = ProxyPartition(0, self.context, FRESH_ABOVE, CacheIndex(cache_bytes))
+        fresh = Fresh()
+        fresh.seen(alone=True)
+        for _ in range(2):
+            fresh.given(FRESH_ABOVE)
+        self.partition = ProxyPartition(0, self.context, fresh, CacheIndex(cache_bytes))
         self.partition.generation = GENERATION
         self.upstream = FakeUpstream()
         self.told: list[object] = []

@@ -47,7 +47,7 @@ class NodeDesk:
         own = ServerConfig(ROOT, Endpoint("proxy", 7000), **server)
         config = ProxyConfig(own, ROOT, "zookeeper:2181", ClientSettings(), cache_bytes)
         state = ProxyState(IDENTITY, 1, ((IDENTITY, IDENTITY + BLOCK_SIZE - 1),), "test", 1, 0)
-        self.node = ProxyNode(config, state, IDENTITY, random.Random(1))
+        self.node = ProxyNode(config, state, random.Random(1))
         self.dials: list[Dial] = []
         self.asked: list[tuple[int, messages.ClientMessage]] = []  # of the server, with the connection
         self._peers: dict[int, Connection[messages.ClientMessage]] = {}  # the other ends of all connections
@@ -143,6 +143,11 @@ class NodeDesk:
         return self.say(conn, messages.FlushResponse(flush.req_id, MARK))
 
     # ---- clients -------------------------------------------------------------------------------
+
+    def mounts(self, conn: int) -> bool:
+        """A client connects and mounts where the log ends, with an id of its own; whether that is answered at once."""
+        self.accept(conn)
+        return bool(self.say(conn, mount(conn)))
 
     def accept(self, conn: int) -> None:
         """A client connects and greets."""

@@ -37,7 +37,7 @@ from waltz_core.proxy.cache import (
     CacheWritten,
     encode_entry,
 )
-from waltz_core.proxy.node import BlocksTaken, ProxyEvent
+from waltz_core.proxy.node import BlocksTaken, IdsRead, ProxyEvent
 from waltz_core.proxy.state import BLOCK_SIZE
 from waltz_core.server.refusals import refusal
 from waltz_core.wire import client_messages as messages
@@ -381,6 +381,26 @@ def test_its_descriptor_says_which_start_it_is() -> None:
     desk.join()
     (descriptor,) = desk.own.descriptors().values()
     assert descriptor.extension == OUR_MARK + (1).to_bytes(4)
+
+
+def test_without_upstream_a_client_mounts_whose_id_is_of_the_time_in_which_the_proxy_is_alone() -> None:
+    """What another process in its root carried may be under way, also of one that comes while ZooKeeper is away."""
+    desk = NodeDesk()
+    upstream = desk.start()
+    desk.step(IdsRead(CLIENT), IdsRead(CLIENT))
+    desk.step(Closed(upstream, "gone"))
+    assert desk.mounts(1), "its id is behind what was given out when the proxy was alone"
+    desk.zk(ZkStateChanged(ZkState.SUSPENDED))
+    assert not desk.mounts(2)
+    desk.zk(ZkStateChanged(ZkState.CONNECTED, desk.own_session))
+    desk.step(IdsRead(CLIENT))
+    assert not desk.mounts(3)
+    desk.step(IdsRead(CLIENT))
+    assert desk.mounts(4)
+    another_in_its_root(desk, OUR_MARK)
+    desk.zk(ZkChanged(PATHS.servers))
+    desk.step(IdsRead(CLIENT), IdsRead(CLIENT))
+    assert not desk.mounts(5)
 
 
 def test_the_generations_of_the_cluster_stand_in_its_root() -> None:
