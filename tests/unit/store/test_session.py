@@ -24,7 +24,8 @@ from waltz_core.store.calls import (
     StorageMessage,
     StorageNews,
 )
-from waltz_core.store.followers import SessionConfig
+from waltz_core.store.followers import AskSourcesAgain, SessionConfig
+from waltz_core.store.greetings import GreetAgain
 from waltz_core.store.recovery_events import CasMetadata
 from waltz_core.store.replica_link import Batch, LinkState
 from waltz_core.store.requests import FenceCheck, PartitionRead, Refusal, Replication, described
@@ -202,6 +203,9 @@ def test_a_replica_that_refuses_is_greeted_again() -> None:
         StorageCall(A, 0, messages.LastSessionInfoRequest(*COMMON, False))
     ]
     assert isinstance(stuck, Stuck)
+    assert desk.session.stuck == stuck.reason
+    _, notes = desk.tell(desk.up(B), messages.LastSessionInfoResponse(*COMMON, SessionInfo(7, 4, 4)))
+    assert (notes, desk.session.stuck) == ([Stuck("")], "")
 
 
 def test_a_replica_out_of_service_is_reported_once_and_asked_again() -> None:
@@ -429,8 +433,8 @@ def test_a_replica_that_lags_behind_the_tail_is_copied_to_from_another_one() -> 
     assert (append.replica, append.batch.first, notes) == (B, 13, [Voted(B, 12)])
 
 
-def test_a_source_with_a_damaged_record_is_put_aside_and_asked_again_after_a_while() -> None:
-    desk = Desk(SessionConfig(link_flight_bytes_max=1, tail_bytes_max=2))
+def read_for_a_replica_that_lags(desk: Desk) -> StorageCall:
+    """B needs what the tail does not hold any more, from 11 on; A is asked for it."""
     desk.open(A, B)
     to_a, to_b = desk.replicate(Batch(10, 1, b"12"))
     for at in (11, 12):
@@ -442,6 +446,20 @@ def test_a_source_with_a_damaged_record_is_put_aside_and_asked_again_after_a_whi
     desk.replicate(Batch(13, 1, b"12"))
     (read,), _ = desk.tell(to_b, success())
     assert isinstance(read, StorageCall)
+    return read
+
+
+def test_a_replica_that_lags_is_copied_to_although_a_source_once_had_nothing_for_it() -> None:
+    desk = Desk(SessionConfig(link_flight_bytes_max=1, tail_bytes_max=2))
+    read = read_for_a_replica_that_lags(desk)
+    (again,), _ = desk.tell(read, messages.RecordListResponse(*COMMON, ()))
+    assert isinstance(again, StorageCall)
+    assert (again.replica, again.message) == (A, read.message)
+
+
+def test_a_source_with_a_damaged_record_is_put_aside_and_asked_again_after_a_while() -> None:
+    desk = Desk(SessionConfig(link_flight_bytes_max=1, tail_bytes_max=2))
+    read = read_for_a_replica_that_lags(desk)
     damaged = attrs.evolve(record_at(11), checksum=1)
     why = "record 11 does not match its checksum"
     lag = ReplicaLags(B, f"transaction 11 cannot be read from {A}")
@@ -453,6 +471,28 @@ def test_a_source_with_a_damaged_record_is_put_aside_and_asked_again_after_a_whi
     (again,), notes = desk.flush()
     assert isinstance(again, StorageCall)
     assert (again.replica, again.message, notes) == (A, read.message, [])
+
+
+def test_no_alarm_of_a_session_outlives_it() -> None:
+    # The next session of the partition has the same alarms: it would greet a replica that follows the log already.
+    desk = Desk(SessionConfig(link_flight_bytes_max=1, tail_bytes_max=2))
+    read = read_for_a_replica_that_lags(desk)
+    damaged = attrs.evolve(record_at(11), checksum=1)
+    desk.tell(read, messages.RecordListResponse(*COMMON, (damaged,)))
+    desk.tell(desk.up(C), refusal("not available"))
+    assert desk.alarms.next() == 1_000
+    desk.session.close(0, "a new generation")
+    assert desk.alarms.next() is None
+
+
+def test_an_alarm_that_rings_in_the_step_that_ends_the_session_does_nothing() -> None:
+    desk = Desk()
+    desk.open(A, B)
+    desk.session.close(0, "a new generation")
+    desk.flush()
+    for alarm in (AskSourcesAgain(B), GreetAgain(C)):
+        desk.session.due(alarm)
+    assert desk.flush() == ([], [])
 
 
 def test_a_round_is_confirmed_by_votes_or_by_a_request_that_reads_nothing() -> None:
@@ -556,6 +596,13 @@ def test_the_log_start_is_raised_once_a_quorum_has_it_on_disk() -> None:
     assert desk.tell(calls[0], success()) == ([], [])
     assert desk.tell(calls[1], success()) == ([], [LogStartRaised(5)])
     assert desk.session.log_start.present == 5
+    assert desk.session.log_start.moving
+    assert desk.tell(calls[2], success()) == ([], [])
+    desk.session.log_start.raise_to(7)  # those that have 5 on disk do not count for 7
+    effects, _ = desk.flush()
+    calls = [effect for effect in effects if isinstance(effect, StorageCall)]
+    assert desk.tell(calls[0], success()) == ([], [])
+    assert desk.tell(calls[1], success()) == ([], [LogStartRaised(7)])
 
 
 def beginning_of_a_lagging_replica(figures: tuple[Statistic, ...]) -> tuple[Desk, StorageCall]:
@@ -621,6 +668,25 @@ def test_a_replica_that_was_lost_and_is_back_is_worth_a_new_session() -> None:
     desk.now = 10_500
     desk.ring()
     assert desk.flush() == ([], [SessionEnded(f"{C} can be taken in again", True)])
+
+
+def test_a_replica_that_was_lost_before_the_session_opened_is_worth_a_new_one_too() -> None:
+    desk = Desk()
+    desk.up(C)
+    desk.session.link_down(0, LinkDown(C, "reset"))
+    desk.open(A, B)
+    assert desk.alarms.next() == 60_000
+
+
+def test_a_replica_that_was_back_and_is_gone_again_is_worth_none() -> None:
+    desk = Desk()
+    desk.open(A, B)
+    desk.arrive(C, messages.TruncateRequest(*COMMON, 9, False))
+    desk.session.link_down(0, LinkDown(C, "reset"))
+    desk.session.link_up(500, LinkUp(C))
+    desk.session.link_down(600, LinkDown(C, "reset"))
+    assert desk.flush() == ([], [])
+    assert desk.alarms.next() is None
 
 
 def test_an_idle_session_waits_for_nothing() -> None:
