@@ -327,6 +327,21 @@ def test_a_server_without_storage_connections_says_so() -> None:
     assert answer.connectivity == (("storage0:7000", True), ("storage1:7000", False), ("storage2:7000", True))
 
 
+def test_a_server_that_needs_no_storage_node_connects_to_tell_which_it_reaches() -> None:
+    cluster = opened(servers=2)
+    idle = next(at for at in (0, 1) if not cluster.servers[at].machine.snapshot(cluster.world.now).partitions)
+    client = Client(cluster, server=idle)
+    cluster.storages[1].crash()
+    answer = client.ask(messages.CheckStorageConnectivityRequest(client.req_id()))
+    assert answer.connectivity == (("storage0:7000", True), ("storage1:7000", False), ("storage2:7000", True))
+    cluster.storages[0].crash()
+    cluster.storages[0].start()
+    cluster.storages[1].start()
+    cluster.world.run(cluster.world.now + 5_000)
+    answer = client.ask(messages.StorageNodesRequest(client.req_id()))
+    assert [node.usable for node in answer.nodes] == [False, False, True], "nobody needs those that were lost"
+
+
 def test_codec_5_gives_the_cluster_and_fresh_client_ids() -> None:
     cluster = opened()
     first, second = Client(cluster), Client(cluster)
