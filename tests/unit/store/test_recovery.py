@@ -714,16 +714,16 @@ def test_a_source_that_is_damaged_is_put_aside_for_that_record_and_another_one_a
 
 
 def test_a_replica_that_was_copied_to_is_a_source_itself() -> None:
-    storages = level("ab") | {"c": storage(5, 0, 0), "d": storage(5, 0, 0)}
-    world = world_of(storages, *unresolved("ab"), state("c", 5, 0), state("d", 5, 0), assigned="abcd")
-    arrive_all(world, "abc")
-    world.arrive("d")
+    storages = level("abc") | {"d": storage(5, 0, 0), "e": storage(5, 0, 0)}
+    world = world_of(storages, *unresolved("abc"), state("d", 5, 0), state("e", 5, 0), assigned="abcde")
+    arrive_all(world, "abcd")
+    world.arrive("e")
     sources = []
-    for _ in range(3):
+    for _ in range(4):
         world.settle(held=copying)
         sources += [effect.source for effect in world.pending if isinstance(effect, rec.ReadRecords)]
         world.deny_reads()
-    assert sorted(sources) == ["a", "b", "c"]
+    assert sorted(sources) == ["a", "b", "c", "d"]
 
 
 def test_a_record_that_no_source_gives_out_is_said_once_and_asked_for_again() -> None:

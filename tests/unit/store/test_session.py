@@ -219,6 +219,13 @@ def test_a_replica_out_of_service_is_reported_once_and_asked_again() -> None:
     assert desk.tell(greeting, limbo) == ([], [ReplicaSuspect(A)])
 
 
+def test_a_replica_out_of_service_fences_off_an_older_session_all_the_same() -> None:
+    desk = Desk()
+    limbo = messages.LastSessionInfoResponse(*COMMON, SessionInfo(7, 4, 4), 9, Condition.LIMBO, (), "short")
+    _, notes = desk.tell(desk.up(A, 1), limbo)
+    assert [(note.recovered, note.fence) for note in notes if isinstance(note, SessionEnded)] == [(False, 9)]
+
+
 def test_a_replica_that_was_back_in_service_is_reported_anew() -> None:
     desk = Desk()
     limbo = messages.LastSessionInfoResponse(*COMMON, SessionInfo(7, 4, 4), 7, Condition.LIMBO, (), "short")
