@@ -215,6 +215,19 @@ def test_what_cannot_be_done_without_a_session_waits_for_one_in_order() -> None:
     bench.partition.received(0, peer, [append(3), messages.FeedRequest(req_id(2), -1)])
     assert bench.work() == ([], [], [])
     assert bench.context.waiting.total == 2  # the mount and the feed
+    bench.partition.close(0)
+    bench.work()
+    assert bench.context.waiting.total == 0
+
+
+def test_what_waits_for_a_session_is_done_for_nobody_once_its_connection_is_gone() -> None:
+    bench = Bench()
+    peer = bench.mount()
+    bench.partition.received(0, peer, [messages.FeedRequest(req_id(2), -1), messages.FlushRequest(req_id(3))])
+    bench.partition.gone(peer)
+    assert not any(bench.partition.feeds._barriers.values())
+    bench.open()
+    assert bench.partition.feeds.feed.lag() == (0, 0)
 
 
 def test_a_partition_that_is_closed_answers_mounts_and_asks_for_nothing_more() -> None:
