@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.server.test_partition import PATH, Bench
+from tests.unit.server.test_partition import NODE, PATH, Bench
 from waltz_core.base.edge import Level, Report, ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet, ZkStat
+from waltz_core.base.ids import ReplicaId
 from waltz_core.server.context import PartitionAlarm, PartitionDue
 from waltz_core.server.ownership import OwnershipPhase
-from waltz_core.store.calls import LinkUp, LinkWanted
-from waltz_core.zookeeper.znodes import EMPTY_METADATA, PartitionMetadata, encode_partition_metadata
+from waltz_core.store.calls import LinkUp, LinkWanted, StorageCall
+from waltz_core.wire import storage_messages as storage
+from waltz_core.zookeeper.znodes import (
+    EMPTY_METADATA,
+    UNRESOLVED,
+    PartitionMetadata,
+    ReplicaState,
+    encode_partition_metadata,
+)
 
 RETRY = PartitionAlarm(0, PartitionDue.RETRY)
+LOOK = PartitionAlarm(0, PartitionDue.LOOK)
 
 
 def waiting() -> Bench:
@@ -121,3 +130,89 @@ def test_while_recovery_is_stuck_the_metadata_is_looked_at_once_at_a_time() -> N
     bench.answer_zk(ZkDone(looks[0].ticket, ZkStat(2, 0), theirs))
     out, _, _ = bench.work()
     assert "the metadata in ZooKeeper is of session 9 now" in out[0].text
+
+
+def test_a_look_that_fails_is_not_the_last_one_and_none_follows_the_end_of_the_session() -> None:
+    bench = Bench()
+    bench.announce()
+    bench.partition.ownership.stuck_changed(0, "no quorum")
+    bench.work()
+    for now in (2_000, 4_000):
+        bench.ring(now)
+        (look,) = [effect for effect in bench.work()[0] if isinstance(effect, ZkGet)]
+        bench.answer_zk(ZkFailed(look.ticket, ZkError.UNAVAILABLE))
+    bench.partition.set_generation(4_000, 4)
+    bench.work()
+    assert bench.context.alarms.at(LOOK) is None
+
+
+def test_states_that_the_session_wrote_itself_do_not_end_it() -> None:
+    bench = Bench()
+    bench.open()
+    bench.partition.ownership.look_due(0)
+    (look,) = [effect for effect in bench.work()[0] if isinstance(effect, ZkGet)]
+    session_id = bench.partition.ownership.session_id
+    ours = PartitionMetadata(3, session_id, (ReplicaState(ReplicaId(0, NODE), session_id, UNRESOLVED),))
+    bench.answer_zk(ZkDone(look.ticket, ZkStat(2, 0), encode_partition_metadata(ours)))
+    bench.work()
+    assert bench.partition.phase is OwnershipPhase.OPEN
+
+
+def test_a_session_that_was_announced_for_an_older_generation_is_not_begun() -> None:
+    bench = Bench()
+    bench.answer_zk(ZkDone(bench.assign().ticket, ZkStat(0, 0), encode_partition_metadata(EMPTY_METADATA)))
+    bench.work()
+    bench.partition.set_generation(0, 4)
+    bench.answer_zk(ZkDone(2, ZkStat(1, 0)))
+    assert bench.work() == ([ZkGet(3, PATH)], [], [])
+    assert bench.partition.session is None
+
+
+def writing_states() -> tuple[Bench, ZkSet]:
+    """The only replica is level, and ZooKeeper is to name it."""
+    bench = Bench()
+    bench.announce()
+    bench.partition.link_up(0, LinkUp(NODE))
+    while True:
+        out, _, nodes = bench.work()
+        for effect in out:
+            if isinstance(effect, ZkSet):
+                return bench, effect
+        for call in nodes:
+            assert isinstance(call, StorageCall)
+            bench.answer_node(call.ticket, bench._answer(call.message))
+
+
+@pytest.mark.parametrize("read_again", [False, True])
+def test_an_answer_about_the_states_of_a_session_is_not_taken_for_one_to_the_next(read_again: bool) -> None:
+    bench, write = writing_states()
+    ticket = write.ticket
+    if read_again:
+        bench.answer_zk(ZkFailed(ticket, ZkError.BAD_VERSION))
+        (again,) = bench.work()[0]
+        assert isinstance(again, ZkGet)
+        ticket = again.ticket
+    bench.partition.set_generation(0, 4)
+    bench.work()
+    assert bench.context.pending.take(ticket) is None
+
+
+def test_no_session_is_announced_below_one_that_a_replica_has_answered() -> None:
+    """The metadata was set back: every session under a smaller number would be refused there."""
+    bench = Bench()
+    bench.announce()
+    bench.partition.link_up(0, LinkUp(NODE))
+    _, _, (greeting,) = bench.work()
+    assert isinstance(greeting, StorageCall)
+    ids = greeting.message.session_id, 0, 0
+    bench.answer_node(greeting.ticket, storage.FailureResponse(*ids, "session id has changed to 9"))
+    bench.work()
+    due = bench.context.alarms.at(RETRY)
+    assert due is not None
+    bench.ring(due)
+    (read,) = [effect for effect in bench.work()[0] if isinstance(effect, ZkGet)]
+    stored = encode_partition_metadata(PartitionMetadata(3, 1, ()))
+    bench.answer_zk(ZkDone(read.ticket, ZkStat(1, 0), stored))
+    (report,), _, _ = bench.work()
+    assert isinstance(report, Report)
+    assert "a replica answered session 9" in report.text
