@@ -61,6 +61,15 @@ def test_a_budget_ends_with_its_closing_message() -> None:
     assert feed.lag() == (0, 0)
 
 
+def test_a_feed_that_begins_where_the_log_does_is_not_below_it() -> None:
+    feed = Feed(FeedCache(1 << 20))
+    feed.subscribe(1, REQ, -1, 10, END)
+    feed.subscribe(2, REQ, -1, 10, END)
+    feed.writable(2, False)
+    feed.committed(0, frames(0, 3), [])
+    assert (feed.below(0), feed.below(3), feed.below(4)) == (set(), {2}, {1, 2})
+
+
 def test_a_feed_that_is_replaced_ends_with_its_closing_message_and_a_mount_goes_on() -> None:
     feed = Feed(FeedCache(1 << 20))
     mount = MountResponse(REQ, PartitionState.READY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from waltz_core.base.edge import ZkDone, ZkFailed, ZkGet, ZkRequest, ZkSet, ZkStat
+from waltz_core.base.edge import CloseConn, ZkDone, ZkFailed, ZkGet, ZkRequest, ZkSet, ZkStat
 from waltz_core.base.ids import Endpoint, ReqId, make_req_id
 from waltz_core.base.log import SessionInfo
 from waltz_core.server.config import ServerConfig
@@ -16,6 +16,7 @@ from waltz_core.server.ownership import OwnershipPhase
 from waltz_core.server.partition import NOT_OPEN_MARK, PartitionServer
 from waltz_core.server.peer import Peer
 from waltz_core.store.calls import LinkUnwanted, LinkUp, LinkWanted, StorageAnswer, StorageAppend, StorageCall
+from waltz_core.store.session_notes import LogStartRaised
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire import storage_messages as storage
 from waltz_core.zookeeper.znodes import EMPTY_METADATA, encode_partition_metadata
@@ -260,3 +261,26 @@ def test_a_partition_that_is_closed_answers_the_reads_that_wait() -> None:
         ),
     ]
     assert bench.context.waiting.total == 0
+
+
+def test_a_question_for_the_mark_outlives_a_checkpoint_in_the_same_step() -> None:
+    bench = Bench()
+    bench.open()
+    peer = bench.mount()
+    bench.work()
+    bench.partition.received(0, peer, [messages.HighWaterMarkRequest(req_id(2))])
+    bench.partition.commits.draining = True
+    _, clients, _ = bench.work()
+    assert (bench.partition.session, clients) == (None, [])
+    assert bench.context.waiting.total == 1
+
+
+def test_a_feed_that_waits_for_what_was_given_up_ends_with_its_connection() -> None:
+    bench = Bench()
+    bench.open()
+    peer = bench.mount()
+    bench.partition.received(0, peer, [messages.FeedRequest(req_id(2), -1)])
+    bench.work()
+    bench.partition._on_note(0, LogStartRaised(1))
+    (closed,) = bench.context.clients.take()
+    assert closed == CloseConn(9, "partition 0: its feed is below the log start, 1")
