@@ -44,6 +44,14 @@ def test_a_session_that_is_back_is_asked_at_once() -> None:
     assert pause(asked) <= RETRY_FIRST_MS
 
 
+def test_what_was_asked_before_the_session_changed_is_awaited_no_more() -> None:
+    for connected in (False, True):
+        asked = questions()
+        ticket = asked.ask(0, ReadServers())
+        asked.connected(connected)
+        assert (asked.take(ticket), len(asked)) == (None, 0)
+
+
 def test_a_pause_ends_at_its_time() -> None:
     asked = questions()
     end = pause(asked)
