@@ -426,6 +426,17 @@ def test_who_is_gone_before_the_upstream_connection_is_not_disconnected_again() 
     assert desk.closed() == []
 
 
+def test_nothing_is_kept_of_who_has_mounted_and_is_gone() -> None:
+    desk = Desk()
+    for conn in (1, 2):
+        who = peer(conn, NEW + conn)
+        desk.mount(who, 9)
+        desk.flushed(9)
+        desk.partition.gone(who)
+    assert desk.partition._members._members == {}
+    assert desk.context.waiting.total == 0
+
+
 def test_who_is_gone_is_told_nothing_and_his_appends_still_leave() -> None:
     desk = Desk()
     who = peer(1, NEW)
