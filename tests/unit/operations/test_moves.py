@@ -144,6 +144,19 @@ def test_whatever_was_done_the_rest_of_the_plan_is_the_plan_of_what_is_left(gone
     assert NAMES[0] not in dict(view.maps.groups.groups)
 
 
+def test_what_was_taken_away_is_released_once_the_session_that_is_served_does_without_it() -> None:
+    view = with_new()
+    for step in (moves.Take(NEW, 0), moves.Assign(NEW, 0), moves.AwaitLevel(NEW, 0), moves.Unassign(NAMES[0], 0)):
+        view = after(view, step)
+    steps = moves.drain(view, NAMES[0])
+    assert steps[-2:] == (moves.AwaitWithout(NAMES[0], 0), moves.Release(NAMES[0], 0))
+    assert not moves.is_without(view, 0, NAMES[0])
+    view = served(view, 0)
+    assert moves.is_without(view, 0, NAMES[0])
+    unserved = tuple(attrs.evolve(server, health={0: False, 1: True}) for server in view.servers)
+    assert not moves.is_without(attrs.evolve(view, servers=unserved), 0, NAMES[0])
+
+
 def test_a_node_is_drained_to_the_least_loaded_of_its_group() -> None:
     steps = moves.drain(with_new(), NAMES[0])
     assert [step.storage for step in steps if isinstance(step, moves.Take)] == [NEW, NEW]
