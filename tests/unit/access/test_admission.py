@@ -101,6 +101,13 @@ def test_an_address_gets_the_places_back_of_connections_that_ended() -> None:
         admission.gone(conn + 1)
 
 
+def test_where_an_address_has_its_share_no_member_behind_it_yields() -> None:
+    admission = Desk(Places(count_max=100, per_address_max=1))
+    assert admission.accepted(0, 1, "a", member=True) == []
+    assert admission.accepted(0, 2, "a") == []
+    assert conns(admission.accepted(0, 3, "a")) == [2]
+
+
 def test_where_an_address_has_its_share_who_has_long_been_silent_yields() -> None:
     """Connections whose peers are gone would keep a new client of their address out for half an hour."""
     admission = Desk(Places(per_address_max=3, idle_ms=HALF_AN_HOUR))
