@@ -119,6 +119,16 @@ def test_a_log_that_begins_later_ends_the_appends_until_a_feed_is_opened_behind_
     assert bench.work() == (told, [])
 
 
+def test_a_feed_that_was_mounted_ends_where_the_log_begins_later_too() -> None:
+    bench = PartitionBench()
+    mounting(bench)
+    answer(bench, PartitionState.READY)
+    bench.work()
+    bench.mounting.before_start(NOW, req(1), "begins at 5")  # to the request for the feed, under the id of its mount
+    told = [status(Phase.BEFORE_START, "begins at 5"), Report(Level.ERROR, "partition 0: begins at 5")]
+    assert bench.work() == (told, [])
+
+
 def test_a_role_that_may_not_mount_tries_again_after_a_pause() -> None:
     bench = PartitionBench()
     mounting(bench)

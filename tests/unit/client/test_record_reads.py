@@ -123,6 +123,16 @@ def test_nothing_is_read_after_the_end() -> None:
     assert desk.take(RPC) == []
 
 
+def test_a_server_that_answers_one_read_after_the_other_owes_since_the_last() -> None:
+    desk = reading()
+    first = question(desk)
+    desk.step(ReadRecords(0, "b", 20, 1))
+    desk.take(RPC)
+    desk.wait(1_000)
+    desk.send(RecordRangeResponse(first.req_id, 0, 40, (record(10),)), kind=RPC)
+    assert desk.node._partitions.reads_of(desk.now, 0).records.owed_since() == desk.now
+
+
 def test_each_read_that_is_owed_is_listed_with_its_time() -> None:
     """One that stalls is seen beside others that are answered; nothing of it once its connection is lost."""
     desk = reading()
