@@ -46,6 +46,7 @@ from waltz_core.base.edge import (
     WallClock,
     Writable,
 )
+from waltz_core.base.log import SessionInfo
 from waltz_core.base.outbox import Outbox
 from waltz_core.storage import control
 from waltz_core.storage.config import StorageConfig
@@ -443,6 +444,43 @@ def test_a_truncation_behind_a_damaged_record_is_refused() -> None:
     assert (replica(again).max_id, replica(again).faults) == (11, {1})
 
 
+def test_a_damaged_record_that_was_cut_is_forgotten() -> None:
+    node = filled(12)
+    node.disk.flip("0/0000000000000000008.seg", 128 + 399)
+    text_of(node.storage(wire.RecordRequest(5, 1, 0, 11)))
+    assert replica(node).faults == {11}
+    assert node.storage(wire.TruncateRequest(5, 1, 0, 10, False)).transaction_id == 10
+    assert replica(node).faults == set()
+
+
+def test_a_read_of_a_newer_session_fences_in_its_turn() -> None:
+    """Beside the lane two sessions would raise the fence at once, and the older one might do so last."""
+    slow = Slow(filled(3))
+    slow.send(wire.RecordRequest(9, 1, 0, 1), wire.AppendRequest(8, 2, 0, some(3, 1), False))
+    slow.release()
+    first, second = slow.answers()
+    assert first.record == some(1, 1)[0]
+    assert "session id has changed to 9" in text_of(second)
+    assert replica(slow.made).fence == 9
+
+
+def test_bytes_of_unfinished_frames_are_counted_until_their_connection_ends() -> None:
+    """Or their sum would reach its limit for good, and whoever sends half a frame would be dropped."""
+    node = filled(3)
+    peers = node.node._peers
+    for number, ended in enumerate((True, False)):
+        wire_ = node.dial(Port.STORAGE)
+        out = bytearray()
+        wire_.connection.encode(wire.AppendRequest(5, 1, 0, some(3, 1, 4_000), False), out)
+        wire_.send(bytes(out[:-1]))
+        assert peers._gathered > 4_000
+        if ended:
+            node.step(Closed(wire_.conn, "reset"))
+        else:
+            peers._drop(peers._peers[wire_.conn], "why")
+        assert peers._gathered == 0, number
+
+
 def test_too_many_requests_for_one_partition_are_refused() -> None:
     slow = Slow(filled(1, queue_count_max=2))
     slow.send(*(wire.MaxTransactionIdRequest(9, one, 0, False) for one in range(5)))
@@ -478,11 +516,21 @@ def test_requests_that_waited_while_a_partition_was_unassigned_are_answered() ->
 
 def test_unassigned_files_come_back_with_the_fence() -> None:
     node = filled(3)
+    mark(node, 2)
     node.admin(admin.PartitionAssignmentRequest(1, (0,), False, False))
     assert DATA in node.disk.files()
     again = reopen(node)
     assert again.admin(admin.PartitionAssignmentRequest(1, (0,), True, False)) == admin.AdminSuccessResponse(1)
     assert (replica(again).max_id, replica(again).fence) == (2, 5)
+    assert replica(again).session_info() == SessionInfo(-1, -1, -1), "it has no say in where the log ends"
+
+
+def test_what_was_sent_behind_a_change_that_fails_is_served() -> None:
+    slow = Slow(filled(3))
+    tool = codec_1(slow.made, Port.ADMIN)
+    slow.send(admin.AcceptLimboRequest(1, 0, 2), admin.LastSessionInfoRequest(2, 0), to=tool)
+    slow.release()
+    assert [type(one).__name__ for one in tool.messages] == ["AdminFailureResponse", "LastSessionInfoResponse"]
 
 
 def test_deleted_files_are_gone_with_the_fence() -> None:
@@ -596,6 +644,9 @@ def test_a_few_large_requests_of_a_peer_that_does_not_read_are_enough_to_be_read
     slow.step(Writable(slow.storage.conn, False))
     slow.send(wire.AppendRequest(5, 9, 0, some(1, 1, 4_000), False))
     assert slow.out[-1] == Reading(slow.storage.conn, True)  # what was parked before counts no more
+    for seq_num in (10, 11):
+        slow.send(wire.AppendRequest(5, seq_num, 0, some(1, 1, 4_000), False))
+    assert slow.out[-1] == Reading(slow.storage.conn, False), "and it is held a second time"
 
 
 def test_appends_of_too_many_bytes_for_one_partition_are_refused_and_one_is_always_taken() -> None:
