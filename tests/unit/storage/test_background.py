@@ -40,6 +40,16 @@ def test_every_record_is_verified_in_each_pass_and_damage_is_found_without_a_rea
     assert node.node.gauges()["waltz-storage.scrub-pass-count"] == 2
 
 
+def test_a_partition_whose_files_change_just_now_is_verified_later() -> None:
+    node = filled(**SCRUB)
+    replica(node).lane.alone = True
+    run_for(node, 1_500)
+    assert replica(node).counters["scrubbed-records"] == 0
+    replica(node).lane.alone = False
+    run_for(node, 30_000)
+    assert replica(node).counters["scrub-passes"] == 1
+
+
 def test_scrubbing_keeps_to_its_rate() -> None:
     node = desk(threshold=10_000_000, scrub_bytes_per_s=1_000_000, scrub_first_ms=1, scrub_pause_ms=10**9)
     append(node, 0, 3000, size=960)
