@@ -8,6 +8,8 @@ import sys
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from waltz_core.access.roles import Role, Roles, RolesChanged, Rule
 from waltz_core.base.edge import (
     Accepted,
@@ -309,3 +311,20 @@ def test_the_storage_nodes_of_a_partition_are_those_of_the_newest_assignment() -
     assert [cluster.storages_of(partition_id) for partition_id in (0, 1)] == [(), ("b:1",)]
     cluster.replicas = None
     assert cluster.storages_of(1) == ()
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_bytes_of_unfinished_frames_count_until_their_connection_ends_or_is_dropped(ended: bool) -> None:
+    """Or their sum would reach its limit for good, and everybody would be dropped for it, again and again."""
+    bench = Bench()
+    bench.accept(1)
+    frame = bytearray()
+    bench.clients[1].encode(messages.AppendRequest(make_req_id(7, 1, 0, 1), -1, (), (), (), 0, bytes(4_000), 0), frame)
+    bench.step(Received(1, bytes(frame[:-1])))
+    port = bench.node._clients
+    assert port._gathered > 4_000
+    if ended:
+        bench.step(Closed(1, "reset"))
+    else:
+        port.close(1, "why")
+    assert port._gathered == 0
