@@ -328,3 +328,37 @@ def test_bytes_of_unfinished_frames_count_until_their_connection_ends_or_is_drop
     else:
         port.close(1, "why")
     assert port._gathered == 0
+
+
+def test_a_client_id_is_free_for_everybody_once_its_connections_are_gone() -> None:
+    bench = Bench()
+    for conn, name in enumerate(("one", "another"), start=1):
+        bench.accept(conn, name)
+        out = bench.ask(conn, messages.MountRequest(make_req_id(7, 1, 0, 1), -1, 0))
+        not_ready = messages.MountResponse(make_req_id(7, 1, 0, 1), messages.PartitionState.NOT_READY)
+        assert bench.answers(out, conn) == [not_ready]
+        bench.step(Closed(conn, "reset"))
+
+
+def test_who_mounts_often_and_never_at_once_is_let_be() -> None:
+    bench = Bench()
+    bench.accept(1)
+    mounts = [messages.MountRequest(make_req_id(7, 1, 0, number), -1, 0) for number in range(60)]
+    answered = 0
+    for _ in range(50):
+        out = bench.ask(1, *mounts)
+        while bench.node._clients.in_turns:
+            bench.now += 1
+            out += bench.step()
+        assert not [effect for effect in out if isinstance(effect, CloseConn)]
+        answered += len(bench.answers(out, 1))
+    assert answered == 50 * len(mounts)
+
+
+def test_nothing_is_kept_of_a_subscriber_that_is_gone() -> None:
+    bench = Bench()
+    bench.accept(1)
+    bench.ask(1, messages.ClusterInfoRequest(make_req_id(7, 0, 0, 1), client_id_wanted=False, subscribe=True))
+    assert set(bench.node._cluster._subscribers) == {1}
+    bench.step(Closed(1, "reset"))
+    assert bench.node._cluster._subscribers == {}
