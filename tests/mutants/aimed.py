@@ -2145,5 +2145,33 @@ AIMED: tuple[Mutant, ...] = (
         "        self._id_wanted",
         _SERVER_NODE,
     ),
+    Mutant(
+        "payloads that a client has taken count as waiting for it",
+        "server.client_port",
+        "                conn.backlog_bytes -= _bulk_size(message)\n",
+        "",
+        _SERVER_NODE,
+    ),
+    Mutant(
+        "feeds of a connection that takes nothing go on with the next step",
+        "server.client_port",
+        "            if conn.writable:\n                self._partitions.writable(conn.conn, conn.partitions, True)\n",
+        "            self._partitions.writable(conn.conn, conn.partitions, True)\n",
+        _SERVER_NODE,
+    ),
+    Mutant(
+        "another server whose connection has ended is watched no more",
+        "server.cluster_port",
+        "            self._on_effects(now, effects)\n        self._set_alarm()\n\n    def _watch",
+        "            self._on_effects(now, effects)\n\n    def _watch",
+        _SERVER_NODE,
+    ),
+    Mutant(
+        "a change of preferences is answered before it is kept",
+        "server.cluster_port",
+        "        if self._preferences_registered and self._preferences.kept:\n",
+        "        if self._preferences_registered:\n",
+        _SERVER_NODE,
+    ),
 )
 """A survivor names a missing test."""

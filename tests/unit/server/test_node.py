@@ -15,6 +15,7 @@ from waltz_core.base.edge import (
     Accepted,
     CloseConn,
     Closed,
+    Dial,
     Port,
     Reading,
     Received,
@@ -31,12 +32,15 @@ from waltz_core.base.edge import (
 from waltz_core.base.ids import Endpoint, make_req_id
 from waltz_core.cluster.notifications import Joined
 from waltz_core.server.config import ServerConfig
-from waltz_core.server.context import ClusterState
+from waltz_core.server.context import ClusterAlarm, ClusterState, PreferenceStep
+from waltz_core.server.feed import SendFrames
+from waltz_core.server.feed_cache import FRAME_SIZE
 from waltz_core.server.node import ServerNode
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.directory import open_control
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
+from waltz_core.wire.primitives import checksum_of
 from waltz_core.zookeeper.znodes import ReplicaAssignments, encode_id_counter
 
 
@@ -362,3 +366,61 @@ def test_nothing_is_kept_of_a_subscriber_that_is_gone() -> None:
     assert set(bench.node._cluster._subscribers) == {1}
     bench.step(Closed(1, "reset"))
     assert bench.node._cluster._subscribers == {}
+
+
+def test_who_takes_his_payloads_late_is_not_closed_for_all_that_he_ever_took() -> None:
+    bench = Bench(out_bytes_max=100, unsent_max=2_000)
+    bench.accept(1)
+    port, taken = bench.node._clients, 0
+    for number in range(30):
+        req_id = make_req_id(7, 1, 0, number)
+        payload = messages.TransactionDataResponse(req_id, number, True, bytes(200), checksum_of(bytes(200)))
+        for _ in range(3):
+            port.reply(1, payload)
+        out = bench.step()
+        while port._backlogged:
+            bench.now += 1
+            out += bench.step()
+        assert not [effect for effect in out if isinstance(effect, CloseConn)]
+        taken += len(bench.answers(out, 1))
+    assert taken == 90
+
+
+def test_a_change_of_preferences_is_answered_once_it_is_kept() -> None:
+    bench = Bench()
+    bench.accept(1)
+    cluster, done = bench.node._cluster, messages.AddPreferredPartitionResponse(make_req_id(7, 0, 0, 1), True)
+    cluster._preferences.keep((0,))
+    (write,) = [effect for effect in bench.step() if isinstance(effect, ZkSet)]
+    cluster.answer_preference(1, done)
+    assert bench.answers(bench.step(), 1) == []
+    cluster.answered(0, ZkDone(write.ticket, ZkStat(1, 0)), PreferenceStep.WRITE)
+    assert bench.answers(bench.step(), 1) == [done]
+
+
+def test_another_server_whose_connection_has_ended_is_dialed_again() -> None:
+    bench = Bench()
+    cluster = bench.node._cluster
+    cluster._watch((("s2", Endpoint("there", 2)),))
+    (dial,) = [effect for effect in bench.step() if isinstance(effect, Dial)]
+    bench.step(Closed(dial.conn, "reset"))
+    due = bench.node._alarms.at(ClusterAlarm.NEIGHBORS)
+    assert due is not None
+    bench.now = due
+    assert [effect.endpoint for effect in bench.step() if isinstance(effect, Dial)] == [dial.endpoint]
+
+
+def test_feeds_of_a_connection_that_takes_nothing_do_not_go_on_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(out_bytes_max=100)
+    told: list[bool] = []
+    bench.accept(1)
+    port = bench.node._clients
+    monkeypatch.setattr(port._partitions, "writable", lambda conn, partitions, writable: told.append(writable))
+    port._send_frames(SendFrames(1, bytes(10 * FRAME_SIZE)))
+    assert told == [False], "it was sent enough for this step"
+    bench.step(Writable(1, False))
+    assert told == [False, False]
+    bench.step(Writable(1, True))
+    assert told == [False, False, True]
