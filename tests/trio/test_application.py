@@ -225,11 +225,32 @@ async def test_submits_beyond_the_limit_wait_for_a_slot() -> None:
             client._appends.unjudged.clear()  # nothing is waited for
 
 
+async def test_a_submit_waits_for_the_view_although_the_one_before_it_did_not() -> None:
+    """They differ in nothing else."""
+    view, returned = Held(apply), list[str]()
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(view, [0]) as bank, trio.open_nursery() as nursery:
+            view.held = True
+            await bank.submit(deposit, 1, 1, partition=0)
+
+            @nursery.start_soon
+            async def submit() -> None:
+                await bank.submit(deposit, 1, 1, partition=0, until="applied")
+                returned.append("applied")
+
+            while cluster.logs[0].mark < 1:
+                await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked()
+            assert not returned
+            view.held = False
+
+
 async def test_nonsense_is_refused() -> None:
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
         async with client.materialize(waltz.DictView(apply), [0]) as bank:
-            with pytest.raises(ValueError, match="until"):
-                await bank.submit(deposit, 1, 1, partition=0, until="done")  # type: ignore[arg-type]
+            for _ in range(2):
+                with pytest.raises(ValueError, match="until"):
+                    await bank.submit(deposit, 1, 1, partition=0, until="done")  # type: ignore[arg-type]
             with pytest.raises(ValueError, match="not materialized"):
                 await bank.submit(deposit, 1, 1, partition=1)
             with pytest.raises(TypeError, match="Append or None"):
@@ -654,6 +675,17 @@ async def test_the_limits_of_a_submit_hold_while_the_view_is_away(autojump_clock
                 await bank.submit(withdraw, 1, 1, partition=0, retry=waltz.Retry(give_up_after=2.0))
             assert "the view is down: away" in str(found.value.__cause__)
             assert bank.status(0).in_flight == bank.status(0).gated == 0
+
+
+async def test_the_limits_of_a_submit_hold_in_every_partition(autojump_clock: trio.testing.MockClock) -> None:
+    view = Flaky()
+    view.away = view.unreadable = 0
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(view, [0, 1]) as bank:
+            view.unreadable = 1 << 30
+            for partition in (0, 1):
+                with trio.fail_after(60), pytest.raises(waltz.RetriesExhaustedError):
+                    await bank.submit(deposit, 1, 1, partition=partition, retry=waltz.Retry(give_up_after=2.0))
 
 
 async def test_a_mark_that_cannot_be_loaded_right_now_is_waited_for() -> None:

@@ -106,6 +106,10 @@ async def test_callers_with_one_key_at_the_same_time_append_once(make_view: Make
 async def test_two_clients_whose_views_have_not_seen_the_key_append_once() -> None:
     """Only the lock on the key stands between them."""
     view = Held(apply, keys=waltz.Keys(key_of))
+
+    def pay(state: Any, account: int, amount: int, order: str) -> waltz.Append:
+        return waltz.Append(Move(account, amount, order), MOVE, result="what was decided")
+
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as one, waltz.open_client(cluster.url) as two:
         async with one.materialize(dict_view(Path()), [0]) as here, two.materialize(view, [0]) as there:
             view.held = True
@@ -123,6 +127,7 @@ async def test_two_clients_whose_views_have_not_seen_the_key_append_once() -> No
                 assert not results
                 view.held = False
             assert [int(receipt or 9) for receipt in results] == [first]
+            assert [receipt.value for receipt in results if receipt is not None] == [None], "its own came to nothing"
             assert orders(cluster) == ["order-1"]
 
 

@@ -315,6 +315,29 @@ async def test_nothing_is_sent_for_a_caller_that_left_while_it_was_decided(tmp_p
             assert bank.status(0).in_flight == 0
 
 
+async def test_nothing_is_decided_for_a_caller_that_left_before(tmp_path: Path) -> None:
+    """It waited for its turn behind a decision that was under way in the thread of the view."""
+    decided, late = Decided(), list[int]()
+
+    def decide(db: Any) -> None:
+        late.append(1)
+
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(sqlite_view(tmp_path / "x.db"), [0]) as bank, trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: bank.submit(decided.decide, partition=0))
+            await decided.begun(lambda: None)
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as leaving:
+                    leaving.start_soon(lambda: bank.submit(decide, partition=0))
+                    while bank.status(0).in_flight < 2:
+                        await trio.lowlevel.checkpoint()
+                    scope.cancel()
+            assert scope.cancelled_caught
+            decided.released.set()
+            await bank.submit(deposit, 1, 1, partition=0)
+            assert not late
+
+
 async def test_who_submits_from_outside_hears_that_the_block_has_ended(tmp_path: Path) -> None:
     """One decision is under way in the thread of the view and others wait for it, when the block ends."""
     decided, raised = Decided(), 0
