@@ -16,6 +16,7 @@ import trio
 import waltz_trio as waltz
 from tests.trio.small_cluster import SmallCluster, small_cluster
 from tests.trio.test_client import Watcher
+from waltz_core.base.log import MARKER_HEADER
 from waltz_core.wire.client_messages import HighWaterMarkRequest
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS balance (account INTEGER PRIMARY KEY, amount INTEGER NOT NULL)"
@@ -468,6 +469,24 @@ async def test_a_fresh_read_sees_what_was_acknowledged_before_it() -> None:
                 assert await bank.read(dict, partition=0, fresh=True) == ({1: 5}, 0)
 
 
+async def test_a_fresh_read_of_a_database_that_lags_behind_its_writer_is_tried_again() -> None:
+    class Lagging(waltz.DictView[dict[int, int]]):
+        """Reads from another server than it writes to, which has nothing yet."""
+
+        lags = 0
+
+        def read(self, partition: int, decide: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, int]:
+            self.lags -= 1
+            return (decide({}, *args), -1) if self.lags >= 0 else super().read(partition, decide, args)
+
+    view = Lagging(apply)
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(view, [0]) as bank:
+            await bank.submit(deposit, 1, 5, partition=0, until="applied")
+            view.lags = 2
+            assert await bank.read(dict, partition=0, fresh=True) == ({1: 5}, 0)
+
+
 async def test_a_server_that_does_not_answer_keeps_nobody_who_leaves() -> None:
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
         async with client.materialize(waltz.DictView(apply), [0]) as bank:
@@ -499,6 +518,8 @@ async def test_whoever_still_waits_when_the_block_ends_is_told() -> None:
                 await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(waltz.ClientClosedError):
             await bank.submit(deposit, 1, 1, partition=0)
+        with pytest.raises(waltz.ClientClosedError):
+            await bank.read(dict, partition=0)
         with pytest.raises(RuntimeError, match="async with"):
             await client.materialize(waltz.DictView(apply), [0]).submit(deposit, 1, 1, partition=0)
 
@@ -515,6 +536,18 @@ async def test_a_view_continues_where_it_was(tmp_path: Path) -> None:
                 rows, _mark = await bank.read(lambda db: db.execute("SELECT * FROM balance").fetchall(), partition=0)
                 assert rows == [(1, 2500)]
                 await bank.caught_up(0, to=2499)
+
+
+async def test_a_view_passes_over_markers_of_writers_and_its_mark_does_not(tmp_path: Path) -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(sqlite_view(tmp_path / "x.db"), [0]) as bank:
+            for data, header in ((b"m", MARKER_HEADER), (MOVE.dumps(Move(1, 1)), 0), (b"m", MARKER_HEADER)):
+                cluster.commit(0, [data], header=header)
+                with trio.fail_after(60):
+                    await bank.caught_up(0)
+            assert bank.mark(0) == 2
+            rows, mark = await bank.read(lambda db: db.execute("SELECT * FROM balance").fetchall(), partition=0)
+            assert (rows, mark) == ([(1, 1)], 2)
 
 
 async def test_a_mark_that_went_back_ends_the_application(tmp_path: Path) -> None:

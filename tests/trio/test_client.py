@@ -15,8 +15,11 @@ import trio
 
 import waltz_trio as waltz
 from tests.trio.small_cluster import small_cluster
+from waltz_core.base.ids import ReqId
 from waltz_core.base.log import MARKER_HEADER
+from waltz_core.client.calls import Fetch, Forget
 from waltz_core.client.columns import NO_LOCKS, Columns
+from waltz_core.wire.client_messages import FeedData
 from waltz_trio.client import many
 from waltz_trio.client.connect import parse_url, read_config, run_client
 
@@ -216,8 +219,8 @@ def test_rows_whose_outcome_is_known_are_not_counted_as_unknown() -> None:
 async def test_leaving_waits_for_many_sends_too() -> None:
     async with small_cluster() as cluster:
         async with waltz.open_client(cluster.url) as client:
-            pending = await client.send_many(0, [RAW] * 50)
-        assert list((await pending.outcomes()).runs()) == [(0, 0, 50)]
+            pending = await client.send_many(0, [RAW] * 2000)
+        assert list((await pending.outcomes()).runs()) == [(0, 0, 2000)]
 
 
 async def test_a_flush_that_is_cancelled_leaves_no_waiter() -> None:
@@ -245,6 +248,22 @@ async def test_sends_wait_while_too_many_bytes_are_under_way() -> None:
                 assert client._appends.unjudged_size < 1400
             await client.flush()
             assert cluster.logs[0].mark == 99
+
+
+async def test_appends_that_are_refused_are_not_under_way_any_more() -> None:
+    async with small_cluster() as cluster:
+        setup = read_config(cluster.url)
+        narrow = attrs.evolve(setup, limits=attrs.evolve(setup.limits, send_window=1000))
+        taken = waltz.Append(b"x" * 400, write=[("x", 1)])
+        async with run_client(narrow) as client:
+            await client.append(0, waltz.Append(b"taken", append=[("x", 1)]))
+            with trio.fail_after(60):
+                for _ in range(10):
+                    await client.send(0, taken, based_on=-1)
+                    refused = await client.append_many(0, [taken] * 3, based_on=-1)
+                    assert [type(each) for each in refused] == [waltz.LockConflictError] * 3
+                await client.flush()
+            assert client._appends.unjudged_size == 0
 
 
 async def test_a_lock_that_was_taken_is_a_conflict_once_the_blocking_transaction_was_seen() -> None:
@@ -415,6 +434,36 @@ async def test_payloads_can_be_left_out_and_fetched() -> None:
             fresh = waltz.Transaction(0, 0, 1, txn.req_id, None, client._reads.fetch_payload)
             await fresh.fetch()
         assert client._reads._slots == {}
+
+
+async def test_a_payload_that_a_feed_and_a_fetch_wait_for_is_given_up_with_the_last_of_them() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client, trio.open_nursery() as nursery:
+        await client.ready([0])
+        cluster.nodes[0].deaf = True
+        given_up: list[object] = []
+        post = client._life.post
+
+        def watched(event: object) -> None:
+            if isinstance(event, Forget):
+                given_up.append(event)
+            elif not isinstance(event, Fetch):  # there is no such transaction
+                post(event)
+
+        async with client.feed(0, after=-1) as feed:
+            client._life.post = watched
+            feed._on_run([FeedData(ReqId(bytes(16)), 0, 0)])
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as fetches:
+                    fetches.start_soon(client._reads.fetch_payload, 0, 0)
+                    await trio.testing.wait_all_tasks_blocked()
+                    scope.cancel()
+            assert given_up == [], "the feed waits for it"
+            nursery.start_soon(client._reads.fetch_payload, 0, 0)
+            await trio.testing.wait_all_tasks_blocked()
+        assert given_up == [], "the fetch waits for it"
+        nursery.cancel_scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+    assert given_up == [Forget(0, (0,))]
 
 
 async def test_awaiting_ones_own_append_inside_the_loop_is_fine() -> None:
@@ -630,9 +679,13 @@ async def test_a_failure_inside_the_client_is_told_to_the_body() -> None:
         with pytest.raises(waltz.ClientFailedError, match="the client failed: ZeroDivisionError") as found:
             async with waltz.open_client(cluster.url) as client:
                 client._node.step = lambda now, events, out: 1 / 0  # type: ignore[assignment,method-assign]
+                many = await client.send_many(0, [RAW] * 2)
                 pending = client._appends.submit(0, RAW, None)
                 await pending.outcome()
         assert isinstance(found.value.__cause__, ZeroDivisionError)
+        assert many.done
+        with pytest.raises(waltz.ClientFailedError):
+            await many.outcomes()
 
 
 async def test_a_server_that_cannot_tell_its_cluster_ends_the_client_with_a_reason() -> None:

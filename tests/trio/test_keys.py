@@ -131,6 +131,32 @@ async def test_two_clients_whose_views_have_not_seen_the_key_append_once() -> No
             assert orders(cluster) == ["order-1"]
 
 
+async def test_callers_with_one_key_append_once_although_they_take_other_locks() -> None:
+    view = Held(apply, keys=waltz.Keys(key_of))
+    tills: list[int] = []
+
+    def pay(state: Any, account: int, amount: int, order: str) -> waltz.Append:
+        tills.append(len(tills))
+        return waltz.Append(Move(account, amount, order), MOVE, write=[("till", tills[-1])])
+
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as one, waltz.open_client(cluster.url) as two:
+        async with one.materialize(dict_view(Path()), [0]) as here, two.materialize(view, [0]) as there:
+            view.held = True
+            first = int(await here.submit(pay, 7, 30, "order-1", partition=0, key="order-1") or 0)
+            async with trio.open_nursery() as nursery:
+
+                @nursery.start_soon
+                async def release() -> None:
+                    while there.status(0).view_down is None or len(tills) < 2:
+                        await trio.lowlevel.checkpoint()
+                    view.held = False
+
+                again = int(await there.submit(pay, 7, 30, "order-1", partition=0, key="order-1") or 0)
+            assert (first, again) == (0, 0)
+            assert tills == [0, 1]
+            assert orders(cluster) == ["order-1"]
+
+
 async def test_a_submit_whose_outcome_nobody_learnt_is_repeated_safely(tmp_path: Path) -> None:
     """The first caller dies with its append on the way; the second one is a new process on the same database."""
     async with small_cluster() as cluster:

@@ -296,7 +296,9 @@ async def test_a_cancelled_submit_leaves_a_handle_to_its_outcome() -> None:
             assert handle.pending is not None
             assert not handle.pending.done
             cluster.nodes[0].held = False
-            await client.append(1, waltz.Append(b""))  # something for the server to work on
+            cluster.wake()
+            await client.flush()
+            assert handle.pending.done
             assert await handle.pending.outcome() == waltz.Receipt(0, 0)
 
 
