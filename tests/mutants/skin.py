@@ -1133,4 +1133,18 @@ SKIN: tuple[Mutant, ...] = (
         "gone = tuple(transaction_ids)",
         ("tests/trio/test_client.py",),
     ),
+    Mutant(
+        "a view that went back behind what another member has applied is read",
+        "waltz_trio.client.sql_view",
+        "                    self._marks[partition] = stored\n                    return stored\n",
+        "                    return stored\n",
+        ("tests/trio/test_views.py",),
+    ),
+    Mutant(
+        "whose a database is is looked at before its mark is locked",
+        "waltz_trio.client.sql_view",
+        "            moved = self._run(cursor, move, batch.last_id, partition, expected).rowcount == 1\n            self._identity.check(cursor, partition, expected)\n",
+        "            self._identity.check(cursor, partition, expected)\n            moved = self._run(cursor, move, batch.last_id, partition, expected).rowcount == 1\n",
+        ("tests/trio/test_views.py",),
+    ),
 )

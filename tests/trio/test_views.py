@@ -111,8 +111,24 @@ def test_what_another_member_applied_is_not_applied_again(tmp_path: Path) -> Non
     assert one.commit(batch(2, 3)) == 3
     assert one.commit(batch(2, 2)) == 3
     assert ids(one) == [0, 1, 2, 3]
+    set_mark(tmp_path, "UPDATE CLIENT_HIGH_WATER_MARK SET HIGH_WATER_MARK = 2")
+    with pytest.raises(waltz.ViewRegressedError):
+        ids(one)
     one.close()
     other.close()
+
+
+def test_whose_the_database_is_is_looked_at_behind_the_lock_on_the_mark(tmp_path: Path) -> None:
+    """Elsewhere than in SQLite it could be rebuilt by a newer version between the two."""
+    said: list[str] = []
+    view = sqlite_view(tmp_path)
+    view.load_mark(0)
+    with view._session() as session:
+        session.connection.set_trace_callback(said.append)  # type: ignore[attr-defined]
+    view.commit(batch(0, 0))
+    order = [next(at for at, text in enumerate(said) if text.startswith(begin)) for begin in ("UPDATE", "SELECT VIEW")]
+    assert order == sorted(order), said
+    view.close()
 
 
 @pytest.mark.parametrize(
