@@ -1147,4 +1147,11 @@ SKIN: tuple[Mutant, ...] = (
         "            self._identity.check(cursor, partition, expected)\n            moved = self._run(cursor, move, batch.last_id, partition, expected).rowcount == 1\n",
         ("tests/trio/test_views.py",),
     ),
+    Mutant(
+        "a catch-up whose transaction the database gave up counts as done",
+        "waltz_trio.client.sql_view",
+        "                self._store_keys(cursor, partition, before[partition], end, rows)\n            self._check_marks(cursor, cut)\n",
+        "                self._store_keys(cursor, partition, before[partition], end, rows)\n",
+        ("tests/trio/test_views.py",),
+    ),
 )

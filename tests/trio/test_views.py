@@ -17,6 +17,7 @@ import pytest
 import waltz_trio as waltz
 from waltz_core.base.ids import ReqId
 from waltz_core.base.log import MARKER_HEADER
+from waltz_trio.client.sql_sessions import TransactionLostError
 
 REQ = ReqId(b"\0" * 16)
 SCHEMA = "CREATE TABLE IF NOT EXISTS seen (partition_id INTEGER, id INTEGER, data BLOB)"
@@ -128,6 +129,30 @@ def test_whose_the_database_is_is_looked_at_behind_the_lock_on_the_mark(tmp_path
     view.commit(batch(0, 0))
     order = [next(at for at, text in enumerate(said) if text.startswith(begin)) for begin in ("UPDATE", "SELECT VIEW")]
     assert order == sorted(order), said
+    view.close()
+
+
+def test_what_apply_goes_on_with_when_the_database_has_given_the_transaction_up_is_not_committed(
+    tmp_path: Path,
+) -> None:
+    """As MySQL does in a deadlock: what follows is another transaction, in which the mark was not moved."""
+
+    def swallows(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+        db.execute("UPDATE CLIENT_HIGH_WATER_MARK SET HIGH_WATER_MARK = -1")
+        note(txn, db)
+
+    view = sqlite_view(tmp_path, swallows)
+    assert view.load_mark(0) == -1
+    uses: tuple[Callable[[], object], ...] = (
+        lambda: view.commit(batch(0, 2)),
+        lambda: view.seed(0, 2, lambda db: swallows(next(iter(batch(2, 2))), db)),
+        lambda: view.catch_up({0: 2}, lambda partition, mark: batch(0, 2)),
+    )
+    for use in uses:
+        with pytest.raises(TransactionLostError, match="gave up the transaction") as found:
+            use()
+        assert view.is_transient(found.value)
+        assert (view.load_mark(0), ids(view)) == (-1, [])
     view.close()
 
 

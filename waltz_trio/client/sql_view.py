@@ -211,6 +211,7 @@ class SqlView(ABC, Generic[C]):
                 stored = self._mark(cursor, partition, lock=True)
                 before[partition] = -1 if stored is None else stored
             self._identity.check(cursor)
+            self._set_marks(cursor, cut)  # before anything is applied, or the last look at them would say nothing
             for partition, end in cut.items():
                 mark = before[partition]
                 if mark > end:
@@ -231,7 +232,6 @@ class SqlView(ABC, Generic[C]):
                 if mark != end:
                     raise ViewRegressedError(partition, mark, end)
                 self._store_keys(cursor, partition, before[partition], end, rows)
-            self._set_marks(cursor, cut)
             self._check_marks(cursor, cut)
         return before
 
