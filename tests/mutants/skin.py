@@ -1154,4 +1154,11 @@ SKIN: tuple[Mutant, ...] = (
         "                self._store_keys(cursor, partition, before[partition], end, rows)\n",
         ("tests/trio/test_views.py",),
     ),
+    Mutant(
+        "keys of a quiet partition are forgotten for one that is busy",
+        "waltz_trio.client.key_tables",
+        '"DELETE FROM {table}_KEYS WHERE PARTITION_ID = ? AND TRANSACTION_ID <= ?",\n            *(partition, mark - self._window),',
+        '"DELETE FROM {table}_KEYS WHERE TRANSACTION_ID <= ?",\n            *(mark - self._window,),',
+        ("tests/trio/test_keys.py",),
+    ),
 )

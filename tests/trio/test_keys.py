@@ -274,6 +274,16 @@ def test_a_view_remembers_what_the_table_of_the_core_does(make_view: MakeView) -
     assert at == len(log)
 
 
+def test_a_partition_forgets_no_keys_of_another_one(make_view: MakeView) -> None:
+    view = make_view(window=5)
+    assert [view.load_mark(partition) for partition in (0, 1)] == [-1, -1]
+    view.commit(batch(0, ["a"]))
+    view.commit(batch(0, ["a", *[None] * 20, "b"], partition=1))
+    assert [find(view, "a"), find(view, "a", 1), find(view, "b", 1)] == [
+        KeyEntry(0, request_hash((0, 0, "a"))), None, KeyEntry(21, request_hash((21, 0, "b"))),
+    ]  # fmt: skip
+
+
 def test_a_catch_up_holds_no_more_keys_than_it_applies_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waltz_trio.client.sql_view, "_AT_ONCE", 2)
     stored: list[int] = []
