@@ -1161,4 +1161,25 @@ SKIN: tuple[Mutant, ...] = (
         '"DELETE FROM {table}_KEYS WHERE TRANSACTION_ID <= ?",\n            *(mark - self._window,),',
         ("tests/trio/test_keys.py",),
     ),
+    Mutant(
+        "keys that an older version has found are found by the new one",
+        "waltz_trio.client.sql_identity",
+        'for table in ("KEYS", "KEY_MARKS"):\n            self._run(cursor, f"DELETE FROM {{table}}_{table}")\n',
+        'for table in ("KEY_MARKS",):\n            self._run(cursor, f"DELETE FROM {{table}}_{table}")\n',
+        ("tests/trio/test_keys.py",),
+    ),
+    Mutant(
+        "a new version begins with what is in tables that the old one has not",
+        "waltz_trio.client.sql_identity",
+        "replaced = list(dict.fromkeys([*self._view._tables(), *tables.splitlines()]))",
+        "replaced = list(tables.splitlines())",
+        ("tests/trio/test_views.py",),
+    ),
+    Mutant(
+        "the transaction of an interrupted batch stays open",
+        "waltz_trio.client.sqlite_view",
+        '        except BaseException:\n            with contextlib.suppress(sqlite3.Error):\n                self.connection.execute(f"ROLLBACK {_OURS}")\n            raise\n',
+        '        except Exception:\n            with contextlib.suppress(sqlite3.Error):\n                self.connection.execute(f"ROLLBACK {_OURS}")\n            raise\n',
+        ("tests/trio/test_views.py",),
+    ),
 )

@@ -386,6 +386,22 @@ def test_keys_are_taken_up_by_a_rebuild(tmp_path: Path) -> None:
     third.close()
 
 
+def test_a_rebuild_forgets_the_keys_that_an_older_version_has_found(tmp_path: Path) -> None:
+    """The new one may find others in the same transactions: the old ones would answer for requests that never were."""
+    old = sqlite_view(tmp_path)
+    old.load_mark(0)
+    old.commit(batch(0, ["a", "b"]))
+    old.close()
+    keys = waltz.Keys(lambda txn: waltz.Key(f"new-{txn.load(MOVE).order}", ()), window=1000)
+    new = waltz.SqliteView(
+        tmp_path / "view.db", apply_sql, schema=SCHEMA, name=old.name, version=2, rebuild=True, keys=keys
+    )
+    assert new.load_mark(0) == -1
+    new.commit(batch(0, ["a", "b"]))
+    assert [find(new, key) is not None for key in ("a", "b", "new-a", "new-b")] == [False, False, True, True]
+    new.close()
+
+
 def test_a_view_with_keys_catches_up_from_an_archive_and_cannot_be_seeded(tmp_path: Path) -> None:
     view = sqlite_view(tmp_path)
     with pytest.raises(waltz.ConfigError, match="cannot be seeded"):

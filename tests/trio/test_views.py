@@ -103,6 +103,22 @@ def test_what_cannot_be_applied_leaves_nothing_behind(tmp_path: Path) -> None:
     view.close()
 
 
+def test_an_interrupted_batch_leaves_nothing_behind_and_its_connection_serves_the_next(tmp_path: Path) -> None:
+    def interrupted(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+        note(txn, db)
+        if txn.id == 2:
+            raise KeyboardInterrupt
+
+    view = sqlite_view(tmp_path, interrupted)
+    view.load_mark(0)
+    with pytest.raises(KeyboardInterrupt):
+        view.commit(batch(0, 3))
+    assert ids(view) == []
+    assert view.commit(batch(0, 1)) == 1
+    assert ids(view) == [0, 1]
+    view.close()
+
+
 def test_what_another_member_applied_is_not_applied_again(tmp_path: Path) -> None:
     one, other = sqlite_view(tmp_path), sqlite_view(tmp_path)
     one.load_mark(0)
@@ -514,6 +530,18 @@ def test_a_new_version_is_refused_or_makes_the_view_anew(tmp_path: Path) -> None
     late.close()
     with pytest.raises(waltz.ConfigError, match="schema"):
         waltz.SqliteView(path, note, version=2, rebuild=True)
+
+
+def test_a_new_version_empties_the_tables_of_its_own_schema_too(tmp_path: Path) -> None:
+    old = sqlite_view(tmp_path)
+    old.load_mark(0)
+    old.close()
+    set_mark(tmp_path, "CREATE TABLE of_both AS SELECT 1 AS id")  # as a version before this one has left it
+    schema = f"{SCHEMA}; CREATE TABLE IF NOT EXISTS of_both (id INTEGER)"
+    new = waltz.SqliteView(tmp_path / "view.db", note, schema=schema, version=2, rebuild=True)
+    assert new.load_mark(0) == -1
+    assert new.read(0, lambda db: db.execute("SELECT id FROM of_both").fetchall(), ()) == ([], -1)
+    new.close()
 
 
 # ---- what is no function of a transaction ----------------------------------------------------------
