@@ -1182,4 +1182,18 @@ SKIN: tuple[Mutant, ...] = (
         '        except Exception:\n            with contextlib.suppress(sqlite3.Error):\n                self.connection.execute(f"ROLLBACK {_OURS}")\n            raise\n',
         ("tests/trio/test_views.py",),
     ),
+    Mutant(
+        "a gateway asks a client that broke for ever",
+        "waltz_trio.gateway.clusters",
+        "        if self._main is None or self._main.over:\n",
+        "        if self._main is None:\n",
+        ("tests/trio/test_gateway.py",),
+    ),
+    Mutant(
+        "readers of a gateway are given a client that broke",
+        "waltz_trio.gateway.clusters",
+        "        self._readers = [held for held in self._readers if not held.over]\n",
+        "",
+        ("tests/trio/test_gateway.py",),
+    ),
 )

@@ -35,6 +35,7 @@ from waltz_core.gateway.door import token_hash
 from waltz_trio.cli.gateway import tls_of
 from waltz_trio.config.config import Config
 from waltz_trio.config.gateway import gateway_settings
+from waltz_trio.gateway.clusters import Cluster
 from waltz_trio.gateway.service import Gateway, http_limits, refuse
 from waltz_trio.gateway.sockets import Socket
 from waltz_trio.net.http import HttpServer, Request, Response, Stream
@@ -553,6 +554,31 @@ async def test_a_cluster_that_does_not_answer_is_said_in_time(tmp_path: Path) ->
         )
         assert str(tmp_path) not in append.body.decode()
         assert any("missing.yml" in line for line in desk.complaints)
+
+
+async def test_a_client_that_broke_is_replaced_by_whoever_asks_next() -> None:
+    opened = 0
+
+    @asynccontextmanager
+    async def open_one(source: str) -> AsyncIterator[Any]:
+        nonlocal opened
+        opened += 1
+        if opened % 2:
+            raise waltz.ClientFailedError(f"{source} does not answer")
+        yield f"client {opened}"
+
+    async with trio.open_nursery() as nursery:
+        clients = Cluster("a cluster", nursery, lambda level, text: None, open_one)
+
+        async def read() -> object:
+            async with clients.reader(0) as client:
+                return client
+
+        for ask in (clients.client, read):
+            with pytest.raises(waltz.ClientFailedError, match="a cluster does not answer"):
+                await ask()
+            assert [await ask(), await ask()] == [f"client {opened}"] * 2
+        nursery.cancel_scope.cancel()
 
 
 async def test_appends_whose_outcome_is_not_heard_are_unknown_and_counted_until_it_is(tmp_path: Path) -> None:
