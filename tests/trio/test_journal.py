@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ from waltz_core.server.journal_format import (
     encode_entry,
 )
 from waltz_core.wire.lock_names import unpack_names
+from waltz_trio.base import durable
 from waltz_trio.client.connect import open_client
 from waltz_trio.client.values import Append
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
@@ -157,6 +159,21 @@ async def test_a_write_that_fails_is_answered_and_the_next_goes_to_a_new_file(tm
     (tmp_path / "0").unlink()
     assert await desk.write(session(2)) == JournalWritten(3)
     await desk.files.close()
+    assert entries(tmp_path / "0" / file_name(0))[1:] == [session(2)]
+
+
+async def test_a_file_that_could_not_be_begun_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(tmp_path)
+    with monkeypatch.context() as patch:
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr(durable, "sync_directory", full)
+        assert isinstance(await desk.write(session(1)), JournalFailed)
+    assert isinstance(await desk.write(session(2)), JournalWritten)
+    await desk.files.close()
+    assert [path.name for path in (tmp_path / "0").iterdir()] == [file_name(0)]
     assert entries(tmp_path / "0" / file_name(0))[1:] == [session(2)]
 
 

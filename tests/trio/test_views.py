@@ -636,6 +636,10 @@ def test_a_dict_view_stops_at_a_gap_and_at_what_it_cannot_apply() -> None:
     view.seed(0, -1)
     with pytest.raises(waltz.ViewRegressedError):
         view.commit(batch(1, 1))
+    together: waltz.DictView[list[int]] = waltz.DictView(picky, [], apply_many=lambda txns, state: None)
+    together.seed(0, -1)
+    with pytest.raises(waltz.ViewRegressedError):
+        together.commit(batch(1, 2))
     with pytest.raises(waltz.ApplyError) as found:
         view.commit(batch(0, 2))
     assert found.value.transaction.id == 2
