@@ -1210,4 +1210,11 @@ SKIN: tuple[Mutant, ...] = (
         "            raise\n        file.size",
         ("tests/trio/test_journal.py",),
     ),
+    Mutant(
+        "a reader of an archive is given the block behind the one it asks for",
+        "waltz_spark.archive.agent",
+        "self._cursors[partition, continued.end_id] = cursor",
+        "self._cursors[partition, transaction_id] = cursor",
+        ("tests/spark/test_archive_agent.py",),
+    ),
 )

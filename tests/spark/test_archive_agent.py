@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import attrs
 import pytest
 
 from waltz_core.base.ids import make_req_id
@@ -12,6 +13,7 @@ from waltz_core.base.log import Record
 from waltz_core.server import archive_calls as calls
 from waltz_core.server.archive_frames import FrameReader, encode_message
 from waltz_core.wire.primitives import checksum_of
+from waltz_spark.archive import agent
 from waltz_spark.archive.agent import ArchiveReader, ArchiveWriter, Manifest
 from waltz_spark.base.errors import ArchiveError
 from waltz_spark.base.objects import open_store
@@ -76,6 +78,17 @@ def test_what_was_written_is_read_from_anywhere_to_the_end_of_its_file(desk: Des
         assert list(answer.records) == list(log(first, end))
     with pytest.raises(ArchiveError, match="transaction 20 of partition 0 is in no file"):
         desk.reading.answer(calls.ArchiveRead(8, 0, COUNT, 1))
+
+
+def test_readers_who_take_turns_get_each_what_they_ask_for(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of three records, of which the last one alone is kept: files go on where somebody has read before."""
+    monkeypatch.setattr(agent, "_SHAPE", attrs.evolve(agent._SHAPE, rows_max=3))
+    monkeypatch.setattr(agent, "_KEPT_MAX", 1)
+    for first in (0, 3, 12, 6, 0, 3, 15, 0, 9, 18):
+        answer = desk.reading.answer(calls.ArchiveRead(9, 0, first, 2))
+        assert isinstance(answer, calls.ArchiveData)
+        assert list(answer.records) == list(log(first, first + len(answer.records)))
+        assert len(answer.records) > 0
 
 
 def test_a_comparison_goes_through_files_in_pieces_and_finds_the_one_record_that_differs(desk: Desk) -> None:
