@@ -1217,4 +1217,11 @@ SKIN: tuple[Mutant, ...] = (
         "self._cursors[partition, transaction_id] = cursor",
         ("tests/spark/test_archive_agent.py",),
     ),
+    Mutant(
+        "one record is freed that was to be kept",
+        "waltz_spark.archive.freeing",
+        "if start < one.end_id <= limit]",
+        "if start < one.end_id <= limit + 1]",
+        ("tests/spark/test_live.py",),
+    ),
 )

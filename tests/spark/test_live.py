@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -129,6 +130,9 @@ async def test_what_is_archived_is_freed_and_read_from_the_archive(tmp_path: Pat
         vault = str(tmp_path / "vault")
         plan = await outside(lambda: plan_archive(options, vault, range_count=50))
         await outside(lambda: run_archive(plan, Here()))
+        for kept, end in ((COUNT - 100, 100), (COUNT - 99, 50)):
+            freed = await outside(partial(plan_free, options, vault, keep_local=kept))
+            assert freed.partitions == (Freed(0, 0, end),), "the newest stay, to the last one that is asked for"
         wanted = await outside(lambda: plan_free(options, vault, keep_local=20))
         assert (wanted.partitions, wanted.quorums) == ((Freed(0, 0, 100),), (2, 2))
         assert await outside(lambda: run_free(wanted, Here())) == wanted.partitions
