@@ -1224,4 +1224,11 @@ SKIN: tuple[Mutant, ...] = (
         "if start < one.end_id <= limit + 1]",
         ("tests/spark/test_live.py",),
     ),
+    Mutant(
+        "what came before an error of select is withheld",
+        "waltz_trio.client.feed",
+        "            if self._broken is not None and not self._ahead.room_taken:\n",
+        "            if self._broken is not None:\n",
+        ("tests/trio/test_arguments.py",),
+    ),
 )

@@ -371,6 +371,25 @@ async def test_what_select_raises_is_for_its_loop_and_ends_no_client() -> None:
                 assert (await anext(feed)).header == 3
 
 
+async def test_what_came_before_the_transaction_at_which_select_fails_is_handed_out_first() -> None:
+    def select(header: int) -> bool:
+        if header == 3:
+            raise KeyError(header)
+        return True
+
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        cluster.commit(0, [b"a", b"b"], header=1)
+        cluster.commit(0, [b"c"], header=3)
+        with trio.fail_after(20):
+            async with client.feed(0, after=-1, select=select) as feed:
+                assert [(await anext(feed)).load() for _ in range(2)] == [b"a", b"b"]
+                with pytest.raises(KeyError, match="3"):
+                    await anext(feed)
+            async with client.feed(0, after=1, select=select) as feed:
+                with pytest.raises(KeyError, match="3"):
+                    await anext(feed)
+
+
 @pytest.mark.parametrize("select", [3, "header", later])
 async def test_a_select_that_cannot_choose_is_refused(select: Any) -> None:
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:

@@ -554,6 +554,20 @@ async def test_a_mark_read_beside_another_covers_what_was_committed_before_it() 
     assert marks == {"before": -1, "after": 0}
 
 
+async def test_a_question_for_the_mark_that_nobody_waits_for_any_more_is_forgotten() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        assert await client.committed_mark(0) == -1
+        cluster.nodes[0].muted = True
+        for _ in range(3):
+            with trio.move_on_after(0.05):
+                await client.committed_mark(0)
+        await trio.testing.wait_all_tasks_blocked()
+        reads = client._node._partitions.reads_known(0)
+        assert reads is not None
+        assert not reads.marks._calls
+        cluster.nodes[0].muted = False
+
+
 async def test_marks_and_states_can_be_asked_for() -> None:
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
         assert await client.committed_mark(0) == -1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, groupby
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from operator import attrgetter
 from types import TracebackType
 
@@ -263,11 +263,25 @@ class Feed(AsyncForOnly):
                 else:
                     wanted.append(ids)
 
-    def _parts(self, run: Sequence[FeedData]) -> Iterable[tuple[bool, int]]:
-        """How many payloads in a row are to be read, or are not."""
+    def _parts(self, run: Sequence[FeedData]) -> Iterator[tuple[bool, int]]:
+        """How many payloads in a row are to be read, or are not; what comes before an error of `select`, too."""
         if self._select is None and (self.markers or MARKER_HEADER not in map(_header_of, run)):
-            return ((True, len(run)),)
-        return [(is_wanted, len(list(records))) for is_wanted, records in groupby(run, self._wants)]
+            yield True, len(run)
+            return
+        wanted, count = False, 0
+        for record in run:
+            try:
+                this = bool(self._wants(record))
+            except Exception:
+                if count:
+                    yield wanted, count
+                raise
+            if count and this != wanted:
+                yield wanted, count
+                count = 0
+            wanted = this
+            count += 1
+        yield wanted, count
 
     def _wants(self, record: FeedData) -> bool:
         """Its payload is to be read."""

@@ -207,6 +207,21 @@ def test_a_partition_assigned_anew_begins_at_0() -> None:
     assert again.storage(wire.AppendRequest(7, 1, 0, some(0, 2), False)) == wire.SuccessResponse(7, 1, 0)
 
 
+def test_a_log_whose_files_were_deleted_by_hand_beside_its_start_begins_at_0_and_may_begin_later_again() -> None:
+    node = marked()
+    raise_to(node, 8)
+    kept = node.disk.files()[START]
+    assert node.admin(admin.PartitionAssignmentRequest(1, (0,), False, True)) == admin.AdminSuccessResponse(1)
+    node.disk.put(START, kept)
+    again = reopen(node, assigned=())
+    assert again.admin(admin.PartitionAssignmentRequest(1, (0,), True, False)) == admin.AdminSuccessResponse(1)
+    assert START not in again.disk.files()
+    assert again.storage(wire.AppendRequest(7, 1, 0, some(0, 12), False)) == wire.SuccessResponse(7, 1, 0)
+    assert mark(again, 11, session=8) == wire.SuccessResponse(8, 1, 0)
+    assert raise_to(again, 6, session=8) == wire.SuccessResponse(8, 1, 0)
+    assert start_of(reopen(again), session=8) == (6, 11)
+
+
 @pytest.mark.parametrize("slot", [0, 4096])
 def test_one_bad_sector_does_not_bring_an_older_log_start_back(slot: int) -> None:
     node = marked()
