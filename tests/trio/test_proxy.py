@@ -28,6 +28,7 @@ from waltz_trio.zk.client import ZnodeClient, open_znode_client
 from waltz_trio.zk.proxy_root import read_state, start_in_root, state_path
 
 OWN_ROOT = "/region/proxy"
+ID_MAX = (1 << 31) - 1
 TRUSTING = {"server.trustProxies": True}  # there are no roles
 
 
@@ -158,7 +159,7 @@ BEHIND = {"cluster.root": "/town/proxy", "proxy.upstream.root": OWN_ROOT}
 
 
 async def test_a_proxy_may_stand_behind_another_one_which_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_IDS_EVERY", 3_600.0)  # the first one has ids left when the second has taken some
+    monkeypatch.setattr(process, "_IDS_FIRST", (3_600.0,))  # the first one has ids left when the second has taken some
     lock = waltz.Lock("account", 7)
     with trio.fail_after(120):
         async with (
@@ -216,13 +217,16 @@ async def test_many_readers_cost_upstream_one_subscription_and_one_read() -> Non
 async def test_without_upstream_it_serves_what_it_has_to_those_who_have_nothing_under_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process, "_IDS_EVERY", 0.01)
+    monkeypatch.setattr(process, "_IDS_FIRST", (0.01, 0.01))
     with trio.fail_after(60):
         async with embedded_cluster(partitions=1, settings=TRUSTING) as cluster, running(cluster) as proxy:
             async with waltz.open_client(url_of(proxy)) as writer:
                 for number in range(10):
                     await writer.append(0, waltz.Append(b"%d" % number))
                 assert len(await read(writer, 10)) == 10
+                assert proxy._machine is not None
+                while ID_MAX not in proxy._machine._partitions.fresh:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
                 await cluster.kill_server(0)
                 while proxy.health()[0]:  # noqa: ASYNC110
                     await trio.sleep(0.01)

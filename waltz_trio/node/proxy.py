@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import chain, repeat
 from socket import socket
 from typing import Any
 
@@ -37,6 +38,7 @@ from waltz_trio.zk.store import open_znode_store
 
 GROUP = "waltz-proxy"
 _IDS_EVERY = 30.0  # seconds between looks at how many client ids are left
+_IDS_FIRST = (0.5, 0.5)  # before the first two: with the second one it is known who is new (`Fresh`)
 
 
 class ProxyProcess(NodeProcess):
@@ -167,8 +169,8 @@ class ProxyProcess(NodeProcess):
         """See that clients find ids, and that this is the only process in its root."""
         settings = self._parsed
         paths, cluster = cluster_paths(settings.server.node.root), cluster_paths(settings.upstream_root)
-        while True:
-            await trio.sleep(_IDS_EVERY)
+        for pause in chain(_IDS_FIRST, repeat(_IDS_EVERY)):
+            await trio.sleep(pause)
             assert self._state is not None
             assert self._driver is not None
             try:
@@ -179,7 +181,7 @@ class ProxyProcess(NodeProcess):
                     self._driver.post(IdsRead(await ids_given(own, paths)))
                     state = await keep_ids(own, paths, upstream, cluster, self._state)
             except ClusterError as error:
-                self.report(Level.DEBUG, f"client ids: {error}; looked at again in {_IDS_EVERY:.0f} s")
+                self.report(Level.DEBUG, f"client ids: {error}; looked at again in {_IDS_EVERY:.0f} s at the latest")
                 continue
             if state is None:
                 self._end(f"another proxy was started in {paths.root}, or that was deleted or set back: one at a time")
