@@ -48,6 +48,7 @@ _SEAL_PLACES = ("tests/spark/test_seal_places.py",)
 _JOURNAL = ("tests/trio/test_journal.py",)
 _SESSION = ("tests/unit/store/test_session.py",)
 _RECOVERY = ("tests/unit/store/test_recovery.py",)
+_SET_BACK = ("tests/unit/store/test_recovery_set_back.py",)
 _OWNERSHIP = ("tests/unit/server/test_ownership.py",)
 _PROXY_ROOT = ("tests/unit/proxy/test_registration.py",)
 _SERVER_NODE = ("tests/unit/server/test_node.py",)
@@ -2172,6 +2173,62 @@ AIMED: tuple[Mutant, ...] = (
         "        if self._preferences_registered and self._preferences.kept:\n",
         "        if self._preferences_registered:\n",
         _SERVER_NODE,
+    ),
+    Mutant(
+        "what a forgotten session decided to be lost is a candidate again",
+        "store.decision",
+        "    present = [(member, at.end(member, member.entered)) for",
+        "    present = [(member, member.entered) for",
+        _SET_BACK,
+    ),
+    Mutant(
+        "the end of a replica votes though a session decided on less since",
+        "store.decision",
+        "    voters = [at.end(member, member.first_mark) for",
+        "    voters = [member.first_mark for",
+        _SET_BACK,
+    ),
+    Mutant(
+        "records that a session decided to be lost since are copied",
+        "store.levelling",
+        "    ends = [(at.end(o, o.entered), o) for",
+        "    ends = [(o.entered, o) for",
+        _SET_BACK,
+    ),
+    Mutant(
+        "what an operator is told to wait for may have been decided to be lost",
+        "store.waiting",
+        "at.end(m, m.entered)",
+        "m.entered",
+        _SET_BACK,
+    ),
+    Mutant(
+        "a mark ends the log of a replica below its own",
+        "store.arrivals",
+        "max(newest.low_water_mark, info.low_water_mark))",
+        "newest.low_water_mark)",
+        _SET_BACK,
+    ),
+    Mutant(
+        "the mark of an older session ends a log",
+        "store.arrivals",
+        "    newest = max(others, key=lambda other: (other.session_id, other.low_water_mark), default=info)\n",
+        "    newest = min(others, key=lambda other: (other.session_id <= last, other.session_id), default=info)\n",
+        _SET_BACK,
+    ),
+    Mutant(
+        "the mark of a replica that was copied to since ends a log",
+        "store.members",
+        "in self.states and other.proven < 0)",
+        "in self.states)",
+        _SET_BACK,
+    ),
+    Mutant(
+        "the mark of a replica that nobody has named ends a log",
+        "store.members",
+        " if other.replica in self.states and other.proven < 0)",
+        " if other.proven < 0)",
+        _SET_BACK,
     ),
 )
 """A survivor names a missing test."""

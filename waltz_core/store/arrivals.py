@@ -40,7 +40,7 @@ and one that ends below its own mark has no vote.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from waltz_core.base.log import SessionInfo
@@ -184,3 +184,19 @@ def settled(standing: Standing, info: SessionInfo, start: int, mark: int) -> Sta
         vouched=standing.vouched or mark < start,  # nothing is left to compare
         may_vote=standing.may_vote and mark >= info.low_water_mark,
     )
+
+
+def ended(mark: int, info: SessionInfo, others: Iterable[SessionInfo], last: int) -> int:
+    """Up to where a replica that holds `mark` can hold the log, by what the newest session marked.
+
+    A session marks replicas once it has decided where the log ends. What others hold above that, from older sessions,
+    was not committed. And if it opened, which metadata that were set back do not say, clients were told so.
+
+    Args:
+        others: what those remember that arrived and that the states name; of another one nobody knows whose mark it is.
+        last: the last session of the states, which says itself what became of older ones.
+    """
+    newest = max(others, key=lambda other: (other.session_id, other.low_water_mark), default=info)
+    if newest.session_id <= max(last, info.session_id):
+        return mark
+    return min(mark, max(newest.low_water_mark, info.low_water_mark))  # no replica goes below its own mark

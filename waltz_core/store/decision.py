@@ -38,8 +38,8 @@ def try_to_decide(at: Situation) -> None:
 
 
 def _decision(at: Situation) -> int | None:
-    present = [(member, member.entered) for member in supporters(at) if member.entered is not None]
-    voters = [member.first_mark for member in at.members.values() if member.alive and member.voter]
+    present = [(member, at.end(member, member.entered)) for member in supporters(at) if member.entered is not None]
+    voters = [at.end(member, member.first_mark) for member in at.members.values() if member.alive and member.voter]
     if not voters:
         return None
     lowest = min(voters)

@@ -99,7 +99,8 @@ def _sources(at: Situation, member: Member) -> Iterator[Member]:
 def _copy(at: Situation, member: Member, out: list[Effect]) -> None:
     """Follow the replica that is ahead by least; stay idle if nobody is."""
     member.entered = member.mark
-    ahead = [(o.entered, o) for o in _sources(at, member) if o.entered is not None and o.entered > member.mark]
+    ends = [(at.end(o, o.entered), o) for o in _sources(at, member) if o.entered is not None]
+    ahead = [(end, o) for end, o in ends if end > member.mark]
     near = [(entered, o.replica) for entered, o in ahead if o.start <= member.mark + 1]
     if near:
         member.target, name = min(near)

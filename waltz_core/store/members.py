@@ -28,9 +28,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from waltz_core.base.quorum import majority
-from waltz_core.store.arrivals import Standing
+from waltz_core.store.arrivals import Standing, ended
 from waltz_core.store.recovery_events import Effect, ReplicaPhase, ReplicaRefused
-from waltz_core.zookeeper.partition_metadata import states_by_storage
+from waltz_core.zookeeper.partition_metadata import last_session, states_by_storage
 from waltz_core.zookeeper.znodes import PartitionMetadata, ReplicaState
 
 if TYPE_CHECKING:
@@ -203,6 +203,14 @@ class Situation:
         return any(
             m.phase is ReplicaPhase.HELD or (m.alive and m.probe is Probe.SUSPECT) for m in self.members.values()
         )
+
+    def end(self, member: Member, mark: int) -> int:
+        """Up to where a replica that holds `mark` can hold the log: see `ended`."""
+        if not self.states or member.info is None:
+            return mark
+        others = (other for other in self.members.values() if other.replica in self.states and other.proven < 0)
+        infos = (other.info for other in others if other.info is not None)
+        return ended(mark, member.info, infos, last_session(self.states))
 
     def below_own(self, member: Member) -> bool:
         """Whether the decided mark is one that the replica would refuse."""

@@ -41,7 +41,7 @@ def _held(at: Situation) -> str:
 
 
 def _undecided(at: Situation) -> str:
-    present = {member.replica: member.entered for member in supporters(at) if member.entered is not None}
+    present = {m.replica: at.end(m, m.entered) for m in supporters(at) if m.entered is not None}
     absent = ", ".join(_absence(at, replica) for replica in sorted(at.last - present.keys()))
     if not present:
         return f"waits for a replica of the last session: {absent}"
