@@ -2230,5 +2230,12 @@ AIMED: tuple[Mutant, ...] = (
         " if other.proven < 0)",
         _SET_BACK,
     ),
+    Mutant(
+        "a replica whose connection is gone ends an open session to be taken in again",
+        "store.session",
+        "            self._lose(now, link, event.reason)\n        self._greetings.link_down(link)",
+        "            self._greetings.link_down(link)\n            self._lose(now, link, event.reason)",
+        _SESSION,
+    ),
 )
 """A survivor names a missing test."""

@@ -218,9 +218,9 @@ class StoreSession:
         link = self._links.get(event.replica)
         if link is None:
             return
-        self._greetings.link_down(link)
         if link.state is not LinkState.DIALING:
             self._lose(now, link, event.reason)
+        self._greetings.link_down(link)  # behind it: a replica whose connection is gone is worth no new session yet
         self._set_take_in()
 
     def news(self, event: StorageNews) -> None:

@@ -33,6 +33,7 @@ from waltz_trio.zk.client import ZnodeError
 
 _STORAGE_FORM = "Storage must be in format of host:admin_port"
 _REPAIR_MAX = 3600.0  # seconds
+_GOES_ON = "The storage node goes on with it; the same command again says what is still damaged"
 _LOOK_MAX = 10.0  # seconds for a node to report on its replica
 _GOOD = (RepairOutcome.REPAIRED, RepairOutcome.NOT_SUSPECT)
 
@@ -95,10 +96,8 @@ async def repair(tool: Tool, arguments: Arguments) -> int:
         else:
             sources = tuple(endpoint_of(one, _STORAGE_FORM) for one in given.split(","))
         what = f"Failed to repair partition {partition_id} of {target}. "
-        async with explained(what, _REPAIR_MAX), named_admin(tool, target) as client:
-            with advising(
-                lambda: "The storage node goes on with it; the same command again says what is still damaged"
-            ):
+        async with explained(what, _REPAIR_MAX, _GOES_ON), named_admin(tool, target) as client:
+            with advising(lambda: _GOES_ON):
                 left = not await _repair(client, partition_id, sources) or left
     return 1 if left else 0
 

@@ -52,13 +52,17 @@ def in_session(work: Work, arguments: Arguments) -> int:
 
 
 @asynccontextmanager
-async def explained(what: str, seconds: float = ANSWER_MAX) -> AsyncIterator[None]:
-    """Put what was being done before the reason why it failed; that it took more than so many seconds is one."""
+async def explained(what: str, seconds: float = ANSWER_MAX, late: str = "") -> AsyncIterator[None]:
+    """Put what was being done before the reason why it failed; that it took more than so many seconds is one.
+
+    Args:
+        late: what to do then, or what goes on.
+    """
     try:
         with trio.fail_after(seconds):
             yield
     except trio.TooSlowError:
-        raise CommandError(f"{what}\nno answer within {seconds:.0f} s") from None
+        raise CommandError(f"{what}\nno answer within {seconds:.0f} s{late and f'. {late}'}") from None
     except (WaltzError, OSError) as error:
         raise CommandError(f"{what}\n{error}") from error
 
