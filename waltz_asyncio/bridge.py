@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
@@ -137,10 +137,10 @@ def documented(original: Callable[..., Any]) -> Callable[[F], F]:
 
 
 class Awaited:
-    """Counts calls from their making to their first step: a forgotten `await` is an error when the client ends."""
+    """Counts calls until somebody takes them: a forgotten `await` is an error when the client ends."""
 
     def __init__(self) -> None:
-        self._left = 0
+        self.left = 0
 
     def check(self) -> None:
         """See that every call was awaited.
@@ -148,12 +148,35 @@ class Awaited:
         Raises:
             RuntimeError: it appended nothing.
         """
-        if self._left:
-            raise not_awaited(self._left)
+        if self.left:
+            raise not_awaited(self.left)
 
-    async def _started(self, method: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **named: P.kwargs) -> T:
-        self._left -= 1
-        return await method(*args, **named)
+
+class _Counted(Coroutine[Any, Any, T]):
+    """A coroutine that counts until it is awaited, or thrown into: a task may be cancelled before its first step."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], awaited: Awaited) -> None:
+        self._coroutine = coroutine
+        self._awaited: Awaited | None = awaited
+        awaited.left += 1
+
+    def _taken(self) -> Coroutine[Any, Any, T]:
+        if self._awaited is not None:
+            self._awaited.left -= 1
+            self._awaited = None
+        return self._coroutine
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._taken().__await__()
+
+    def send(self, value: Any, /) -> Any:
+        return self._taken().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._taken().throw(*error)
+
+    def close(self) -> None:
+        self._taken().close()
 
 
 class Counts(Protocol):
@@ -172,8 +195,7 @@ def must_be_awaited(
 
     @functools.wraps(method)
     def call(self: C, /, *args: P.args, **named: P.kwargs) -> Coroutine[Any, Any, T]:
-        self._awaited._left += 1
-        return self._awaited._started(method, self, *args, **named)
+        return _Counted(method(self, *args, **named), self._awaited)
 
     return call
 

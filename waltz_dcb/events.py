@@ -23,7 +23,14 @@ def _texts(texts: Iterable[str], what: str) -> frozenset[str]:
     for text in whole:
         if not isinstance(text, str) or not text:
             raise TypeError(f"{what} are texts that are not empty, found {text!r}")
+        _check_unicode(text, what)
     return whole
+
+
+def _check_unicode(text: str, what: str) -> None:
+    """Half of a surrogate pair has no bytes in UTF-8, in which events travel."""
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError(f"{what}: expected Unicode, found half of a surrogate pair in {text!r}")
 
 
 def _tags(tags: Iterable[str]) -> frozenset[str]:
@@ -37,6 +44,7 @@ def _types(types: Iterable[str]) -> frozenset[str]:
 def _type(value: str) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError(f"the type of an event is a text that is not empty, found {value!r}")
+    _check_unicode(value, "type")
     return value
 
 
@@ -116,6 +124,16 @@ def _is_query(_: object, field: object, query: Any) -> None:
 
 
 def _is_position(_: object, field: object, after: Any) -> None:
+    check_position(after)
+
+
+def check_position(after: Any) -> None:
+    """See that it is one, or None.
+
+    Raises:
+        TypeError: no whole number.
+        ValueError: below -1.
+    """
     if after is not None and (isinstance(after, bool) or not isinstance(after, int)):
         raise TypeError(f"after is a position, a whole number, or None, found {after!r}; write after=events.head")
     if after is not None and after < -1:

@@ -22,6 +22,7 @@ from waltz_dcb.events import (
     Events,
     Query,
     SequencedEvent,
+    check_position,
     head_of,
     key_of,
     payload_of,
@@ -57,12 +58,31 @@ def find(finder: Finder, query: Query, after: int, limit: int | None, backwards:
     return finder.find(query, after, limit, backwards)
 
 
+def question(
+    query: Query, after: int | None, limit: int | None, backwards: bool
+) -> tuple[Query, int, int | None, bool]:
+    """What `find` is asked for a read.
+
+    Raises:
+        TypeError: something is not what it should be.
+        ValueError: a position or a limit below its range.
+    """
+    if not isinstance(query, Query):
+        raise TypeError(f"expected a Query, found {query!r}; write Query(QueryItem(...)), or Query.all()")
+    check_position(after)
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+        raise TypeError(f"limit is a whole number, or None for all that match, found {limit!r}")
+    if limit is not None and limit < 0:
+        raise ValueError(f"limit is 0 or higher, or None for all that match, found {limit}")
+    return query, -1 if after is None else after, limit, backwards
+
+
 class Proposal:
     """An append that a store decides: its events, when not to append them, and what stands in the way.
 
     Raises:
         ValueError: there are no events, or too many.
-        TypeError: something is no event.
+        TypeError: something is no event, or no condition.
     """
 
     def __init__(
@@ -74,6 +94,8 @@ class Proposal:
         for event in self._events:
             if not isinstance(event, Event):
                 raise TypeError(f"expected Event(TYPE, DATA, TAGS), found {event!r}")
+        if condition is not None and not isinstance(condition, AppendCondition):
+            raise TypeError(f"expected AppendCondition(QUERY, after=HEAD), found {condition!r}")
         self._condition = condition
         self._key = key
         self._match: SequencedEvent | None = None  # of the last decision
@@ -144,9 +166,12 @@ class EventStore:
             backwards: the newest first.
             fresh: everything that was committed when this was called is there (a question to the server); False
                 reads what the view has.
+
+        Raises:
+            TypeError, ValueError: no query, position or limit.
         """
         events, mark = await self._application.read(
-            find, query, -1 if after is None else after, limit, backwards, partition=self._partition, fresh=fresh
+            find, *question(query, after, limit, backwards), partition=self._partition, fresh=fresh
         )
         return Events(events, head_of(mark))
 

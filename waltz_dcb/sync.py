@@ -20,7 +20,7 @@ from waltz_dcb.events import (
 )
 from waltz_dcb.memory import memory_view
 from waltz_dcb.sql import mysql_view, postgres_view, sqlite_view
-from waltz_dcb.store import ConditionFailedError, Proposal, find
+from waltz_dcb.store import ConditionFailedError, Proposal, find, question
 from waltz_sync import Application, Client
 from waltz_trio import Retry, View
 
@@ -68,16 +68,12 @@ class EventStore:
             fresh: everything that was committed when this was called is there (a question to the server); False
                 reads what the view has.
             timeout: seconds to wait.
+
+        Raises:
+            TypeError, ValueError: no query, position or limit.
         """
         events, mark = self._application.read(
-            find,
-            query,
-            -1 if after is None else after,
-            limit,
-            backwards,
-            partition=self._partition,
-            fresh=fresh,
-            timeout=timeout,
+            find, *question(query, after, limit, backwards), partition=self._partition, fresh=fresh, timeout=timeout
         )
         return Events(events, head_of(mark))
 

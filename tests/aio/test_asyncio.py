@@ -401,6 +401,24 @@ def test_a_forgotten_await_is_an_error_when_the_block_is_left(cluster: ClusterTh
     assert threads() == []
 
 
+def test_a_task_that_is_cancelled_before_its_first_step_is_no_forgotten_await(cluster: ClusterThread) -> None:
+    async def body(client: waltz.Client) -> None:
+        before = await client.committed_mark(0)
+        tasks = [
+            asyncio.create_task(client.append(0, waltz.Append(b"x"))),
+            asyncio.create_task(client.send(0, waltz.Append(b"x"))),
+        ]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert all(task.cancelled() for task in tasks)
+        client.append(0, waltz.Append(b"x")).close()
+        receipt = await asyncio.wait_for(client.append(0, waltz.Append(b"x")), 30)
+        assert receipt.transaction_id == before + 1
+
+    run(cluster, body)
+
+
 def test_a_block_that_is_not_entered_shows_the_line(cluster: ClusterThread) -> None:
     async def body(client: waltz.Client) -> None:
         feed: Any = client.feed(0, after=-1)

@@ -66,6 +66,22 @@ async def test_may_limit_and_order(store: EventStore) -> None:
     assert await positions(store, Query.all(), limit=2, backwards=True) == [every[2], every[1]]
 
 
+async def test_a_read_says_what_it_takes(store: EventStore) -> None:
+    await store.append([E1, E2])
+    assert await positions(store, Query.all(), limit=0) == []
+    for wrong, text in (
+        ({"limit": "2"}, "limit is a whole number, or None for all that match, found '2'"),
+        ({"limit": True}, "limit is a whole number, or None for all that match, found True"),
+        ({"limit": -1}, "limit is 0 or higher, or None for all that match, found -1"),
+        ({"after": -2}, "after is a position, -1 or higher"),
+        ({"after": "0"}, "after is a position, a whole number, or None, found '0'"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=text):
+            await store.read(Query.all(), **cast(Any, wrong))
+    with pytest.raises(TypeError, match=r"expected a Query, found QueryItem.*; write Query\(QueryItem"):
+        await store.read(cast(Any, QueryItem(types=["EventType1"])))
+
+
 # ---- writing -----------------------------------------------------------------------------------------
 
 
@@ -238,3 +254,17 @@ async def test_without_after_no_event_is_ignored(store: EventStore) -> None:
     await store.append(E1, AppendCondition(query))
     with pytest.raises(ConditionFailedError):
         await store.append(E1, AppendCondition(query))
+
+
+async def test_a_condition_is_no_query(store: EventStore) -> None:
+    with pytest.raises(TypeError, match=r"expected AppendCondition\(QUERY, after=HEAD\), found Query"):
+        await store.append(E1, cast(Any, Query.all()))
+    assert await positions(store, Query.all()) == []
+
+
+def test_texts_are_unicode() -> None:
+    half = "\ud800"
+    for wrong in (lambda: Event(half), lambda: Event("T", tags=[half]), lambda: QueryItem(types=[half])):
+        with pytest.raises(ValueError, match="expected Unicode, found half of a surrogate pair in"):
+            wrong()
+    assert Event("T\ue000", tags=["\U0001f600"]).tags == {"\U0001f600"}

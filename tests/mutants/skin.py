@@ -868,6 +868,20 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/sync/test_client.py",),
     ),
     Mutant(
+        "a task of asyncio that is cancelled before its first step is a forgotten await",
+        "waltz_asyncio.bridge",
+        "        return self._taken().throw(*error)\n",
+        "        return self._coroutine.throw(*error)\n",
+        ("tests/aio/test_asyncio.py",),
+    ),
+    Mutant(
+        "a read of an event store takes a limit below nothing",
+        "waltz_dcb.store",
+        "    if limit is not None and limit < 0:\n",
+        "    if limit is not None and limit < -1:\n",
+        ("tests/dcb/test_specification.py",),
+    ),
+    Mutant(
         "a cancelled task of asyncio goes on while its block still ends",
         "waltz_asyncio.bridge",
         "            await ended(held.ended)\n        raise\n    held.judge",
