@@ -1823,6 +1823,20 @@ AIMED: tuple[Mutant, ...] = (
         "while True:",
         ("tests/trio/test_net.py",),
     ),
+    Mutant(
+        "who dials does not probe a host that says nothing",
+        "waltz_trio.net.dialer",
+        "    tune(sock)\n",
+        "",
+        ("tests/trio/test_net.py",),
+    ),
+    Mutant(
+        "who accepts does not probe a host that says nothing",
+        "waltz_trio.net.listener",
+        "                tune(connection)\n",
+        "",
+        ("tests/trio/test_net.py",),
+    ),
     # ---- what outlives a store session, a partition or a connection --------------------------------------------------
     Mutant(
         "alarms of a store session ring for the next one",

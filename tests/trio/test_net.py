@@ -56,12 +56,12 @@ from waltz_spark.read.ports import ClientPort
 from waltz_trio.client.connect import parse_url, read_config
 from waltz_trio.net.certificates import issue, make_ca, self_signed
 from waltz_trio.net.channel import NetLimits
-from waltz_trio.net.dialer import DialError, all_refused, dial_stream
+from waltz_trio.net.dialer import DialError, all_refused, dial, dial_stream
 from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.http import HttpServer, text
 from waltz_trio.net.jks import JksError, read_jks
 from waltz_trio.net.key_pair import KeyPair
-from waltz_trio.net.listener import accept_loop, bind, tune
+from waltz_trio.net.listener import accept_loop, bind
 from waltz_trio.net.ports import HeldPorts
 from waltz_trio.net.tls import (
     ClientTls,
@@ -1080,13 +1080,28 @@ def test_certificates_at_their_end_are_said_at_start(tmp_path: Path, lifetime: t
         assert re.fullmatch(expected, line.split(": replace")[0] if "expires" in line else line)
 
 
-def test_peers_that_say_nothing_are_probed_for_a_minute_and_a_half() -> None:
-    with socket.socket() as sock:
-        tune(sock)
+async def test_peers_that_say_nothing_are_probed_for_a_minute_and_a_half_from_both_ends(nursery: trio.Nursery) -> None:
+    """Neither end of a connection on which nothing is sent waits for ever for a host that lost its power."""
+
+    def probed_s(sock: socket.socket) -> int:
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
         idle, every, count = (sock.getsockopt(socket.IPPROTO_TCP, name) for name in names)
-        assert idle + every * count == 90
+        return idle + every * count
+
+    _, endpoint = await server_side(nursery)
+    pipe = await dial(endpoint, ClientTls(TlsSettings(verify=False)), LIMITS)
+    assert probed_s(pipe.sock) == 90
+    pipe.close()
+    accepted: list[socket.socket] = []
+    listening = bind("127.0.0.1", 0, "test.port")
+    nursery.start_soon(accept_loop, listening, lambda sock, peer: accepted.append(sock))
+    with socket.create_connection(listening.getsockname()):
+        with trio.fail_after(10):
+            while not accepted:
+                await trio.lowlevel.checkpoint()
+        assert probed_s(accepted[0]) == 90
+        accepted[0].close()
 
 
 async def test_a_burst_of_connections_is_accepted_a_few_at_a_time_between_the_turns_of_others() -> None:

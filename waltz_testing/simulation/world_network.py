@@ -8,9 +8,11 @@ from typing import Any, Protocol
 from waltz_core.base.edge import Accepted, Closed, Dial, Dialed, Port, Received, Writable
 from waltz_core.base.ids import Endpoint
 from waltz_testing.simulation.timeline import Timeline
+from waltz_trio.net.listener import KEEP_ALIVE_AFTER, KEEP_ALIVE_EVERY, KEEP_ALIVE_PROBES
 
 _PROBE_MS = 1_000
 """How long after a host is back it tells those that still have bytes for what it was."""
+_KEEP_ALIVE_MS = (KEEP_ALIVE_AFTER * 1_000, KEEP_ALIVE_EVERY * 1_000, KEEP_ALIVE_PROBES)
 
 
 class Host(Protocol):
@@ -173,6 +175,8 @@ class Way:
         cut = self.stalled or (self.sender.name, self.target.name) in self._network.cut
         if silent or cut:
             back._gone = reason
+            after, every, times = _KEEP_ALIVE_MS
+            self._network.time.after(after, lambda: back._keep_alive(every, times))
             if not back._writable:
                 back._probe()
         else:
@@ -180,15 +184,30 @@ class Way:
 
     def _probe(self) -> None:
         """As TCP does where bytes wait to be sent: ask again and again, until the host says that the target is gone."""
-        if self._gone is None or self.sender.conns.get(self.sender_conn) is not self:
+        if not self._answered():
+            self._network.time.after(_PROBE_MS, self._probe)
+
+    def _keep_alive(self, every: int, times: int) -> None:
+        """As TCP does where nothing is sent: ask a few times, then give up."""
+        if self._answered():
             return
+        if times:
+            self._network.time.after(every, lambda: self._keep_alive(every, times - 1))
+        else:
+            self._gone = None
+            self._break("connection timed out")
+
+    def _answered(self) -> bool:
+        """Whether nobody has to ask any more: by now the host itself says that the target is gone, if it is back."""
+        if self._gone is None or self.sender.conns.get(self.sender_conn) is not self:
+            return True
         network = self._network
         heard = network.passes(self.sender, self.target) and network.passes(self.target, self.sender)
-        if self.target.alive and heard and not self.stalled:
-            reason, self._gone = self._gone, None
-            self._break(reason)
-        else:
-            network.time.after(_PROBE_MS, self._probe)
+        if not self.target.alive or not heard or self.stalled:
+            return False
+        reason, self._gone = self._gone, None
+        self._break(reason)
+        return True
 
     def _break(self, reason: str) -> None:
         if self.sender.conns.get(self.sender_conn) is self:

@@ -18,9 +18,9 @@ _PORT_MAX = 65535
 # head that is parsed, and everybody else waits for all that are; a reply takes several rounds of that.
 _AT_ONCE = 4
 # Where nothing is sent, a peer whose machine is gone is noticed after a minute and a half; Linux waits two hours.
-_PROBE_AFTER = 60  # seconds without a byte
-_PROBE_EVERY = 10
-_PROBES = 3
+KEEP_ALIVE_AFTER = 60  # seconds without a byte
+KEEP_ALIVE_EVERY = 10
+KEEP_ALIVE_PROBES = 3
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _EXHAUSTED_PAUSE = 0.1  # seconds; descriptors come back when connections end
 
@@ -119,8 +119,8 @@ def tune(sock: socket.socket) -> None:
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_EVERY)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_AFTER)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE_EVERY)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEP_ALIVE_PROBES)
     except OSError:
         pass  # the connection is gone already; the handshake will say so
