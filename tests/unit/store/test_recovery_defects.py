@@ -461,25 +461,37 @@ def test_a_suspect_that_was_proven_is_cut_to_a_lower_end() -> None:
     assert {replica: writers(world, replica) for replica in "abcd"} == {replica: [6, 6, 6] for replica in "abcd"}
 
 
-def test_a_suspect_that_may_be_needed_is_waited_for() -> None:
+@pytest.mark.parametrize("other", [0, -1])
+def test_a_suspect_that_may_be_needed_is_waited_for(other: int) -> None:
     """1 may be committed on a, which is absent, and on b, if the states were set back; a then proves it."""
-    world = suspect_world({"a": 1, "b": 1, "c": 0})
+    world = suspect_world({"a": 1, "b": 1, "c": other})
     arrive_all(world, *"bc")
     assert world.recovery.resolved is None
+    assert writers(world, "b") == [5, 5], "nothing is cut from it meanwhile"
     arrive_all(world, "a")
     assert world.recovery.resolved == 1
     assert world.opened
 
 
-def test_a_suspect_that_was_let_in_is_still_a_witness_of_what_it_held() -> None:
-    """1 is committed on a, d and e; the states set back to a, b, c. a proves d; b and c get no copy yet."""
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_suspect_that_was_let_in_is_still_a_witness_of_what_it_held(readable: bool) -> None:
+    """1 is committed on a, d and e; the states set back to a, b, c. a proves d; b and c get no copy yet.
+
+    e may not be comparable, as it does not read its own record now.
+    """
     logs = {"a": 1, "b": 0, "c": 0, "d": 1, "e": 1}
     storages = {name: storage(5, 0, [5] * (last + 1)) for name, last in logs.items()}
     world = world_of(Recovery, storages, *unresolved(*"abc"), state("d", 4, 0), state("e", 4, 0))
     arrive_all(world, "a", "d")
     for replica in "bce":
         world.arrive(replica)
+    if not readable:
+        world.settle(lambda effect: getattr(effect, "target", "") in ("b", "c", "e"))
+        (read,) = [effect for effect in world.pending if getattr(effect, "target", "") == "e"]
+        world.pending.remove(read)
+        world.tell(rec.RecordsDenied("e", "e", 1))
     world.settle(lambda effect: getattr(effect, "target", "") in ("b", "c"))
+    assert writers(world, "e") == [5, 5]
     world.settle()
     assert world.recovery.resolved == 1
     assert world.opened
