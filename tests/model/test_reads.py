@@ -71,6 +71,26 @@ def test_a_server_deposed_while_it_was_paused_answers_no_mark(old_nodes: bool, v
 
 
 @nodes
+@pytest.mark.parametrize(("on", "version"), [(False, 4), (True, 4), (True, 5)], ids=["0.13.2", "ours-4", "ours-5"])
+def test_a_server_that_does_not_know_of_its_successor_calls_nobody_ahead_of_the_log(
+    old_nodes: bool, version: int, on: bool
+) -> None:
+    """A client that has heard of its successor's transactions and still asks here: 0.13.2 ends it by that answer."""
+    cluster, server, successor = two_servers(old_nodes, ours=on)
+    reader = Client(cluster, version=version, server=1 - successor)
+    cluster.world.zookeeper.expire(server, 60_000)
+    heir = cluster.servers[successor]
+    assert cluster.world.run_while(lambda: not heir.machine.partitions, 30_000)
+    assert cluster.world.run_while(lambda: bool(heir.machine.partitions[0].trouble(heir.clock)), 10_000)
+    assert server.machine.partitions, "it has not noticed"
+    reader.send(messages.MountRequest(reader.req_id(), 0, 0))
+    listen(reader, 2 * PATIENCE_MS)
+    answered = [message for message in reader.received if isinstance(message, messages.MountResponse)]
+    expected = messages.PartitionState.NOT_READY if on else messages.PartitionState.CLIENT_AHEAD
+    assert [message.partition_state for message in answered] == [expected]
+
+
+@nodes
 def test_without_a_quorum_nobody_gets_a_mark(old_nodes: bool) -> None:
     """Codec 5 is answered NOT_READY after a while; older codecs wait until it can be confirmed."""
     cluster = opened(storages_0132=old_nodes)

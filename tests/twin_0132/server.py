@@ -4,11 +4,12 @@ Defects: a lock is held until the append that takes it commits, and the whole qu
 (`conflicts_in_flight_refused`); client marks above the log pass (`marks_ahead_refused`); after another server owned a
 partition, what was left in flight counts as committed by its position (`leftovers_by_req_id`), and the lock table
 knows nothing of what was committed meanwhile (`locks_reset_on_gap`); anybody appends and mounts under any client id
-(`own_request_ids`, `client_ids_claimed`); the mark is answered from memory (`marks_confirmed`); a payload that could
-not be read once cannot be read ever (`failed_fetch_forgotten`); mounts that wait when a partition is let go get no
-answer (`waiting_mounts_answered`); preferred partitions are not kept (`preferences_kept`), and lists of them not
-checked (`preferences_checked`); metadata that was set back is believed (`rewound_metadata_stops`). And those of its
-codecs, its membership and its store sessions.
+(`own_request_ids`, `client_ids_claimed`); the mark is answered from memory (`marks_confirmed`), and so is who
+mounts from ahead of it (`ahead_confirmed`); a payload that could not be read once cannot be read ever
+(`failed_fetch_forgotten`); mounts that wait when a partition is let go get no answer (`waiting_mounts_answered`);
+preferred partitions are not kept (`preferences_kept`), and lists of them not checked (`preferences_checked`);
+metadata that was set back is believed (`rewound_metadata_stops`). And those of its codecs, its membership and its
+store sessions.
 """
 
 from __future__ import annotations
@@ -143,7 +144,12 @@ class Reads0132(Reads):
 
 
 class Feeds0132(Feeds):
-    """Lets mounts go without a word."""
+    """Lets mounts go without a word, and asks nobody whether its log is the log."""
+
+    def _mounted(self, mount: Mount, mark: int) -> None:
+        super()._mounted(mount, mark)
+        for ahead in self.take_ahead():
+            self.confirmed(ahead, mark)
 
     def close(self) -> None:
         for waiting in self._barriers.values():

@@ -2,7 +2,8 @@
 
 A mount or a flush waits behind a *barrier* in the queue of appends: it is answered when everything that was queued
 before it is decided. A mount that lags is first brought up to the mark; its answer is the end of that feed. A feed
-request begins a feed behind the client's mark; while no store session is open it is held.
+request begins a feed behind the client's mark; while no store session is open it is held. A mount from ahead of the log
+is answered once it is confirmed that this is the log (`Reads`).
 
 This file owns the barriers and the held requests; `Feed` owns the subscriptions, `FeedCache` the newest frames.
 """
@@ -73,6 +74,7 @@ class Feeds:
         self.feed = Feed(self._cache)
         self._barriers: dict[int, list[Mount | Flush]] = {}  # token → who waits for it
         self._held: list[tuple[Peer, FeedMessage]] = []
+        self._ahead: list[Mount] = []  # mounts from ahead of the log, not asked about yet
 
     @property
     def cache_misses(self) -> int:
@@ -100,19 +102,39 @@ class Feeds:
                 self._mounted(barrier, mark)
 
     def _mounted(self, mount: Mount, mark: int) -> None:
-        gap = mark - mount.client_mark
         if self._log_start.refuses(mount.conn, mount.req_id, mount.client_mark, mount.version):
             return
-        state = messages.PartitionState.CLIENT_AHEAD if gap < 0 else messages.PartitionState.READY
-        response = messages.MountResponse(mount.req_id, state)
         if mount.feed_windows:
             self.feed.replace(mount.conn)
+        gap = mark - mount.client_mark
+        if gap < 0:
+            self._ahead.append(mount)
+            return
+        response = messages.MountResponse(mount.req_id, messages.PartitionState.READY)
         if gap > 0:
             cut = mount.feed_windows and gap > self._config.mount_count_max
             budget = self._config.mount_count_max if cut else gap
             self._subscribe(mount.conn, mount.owner, mount.req_id, mount.client_mark, budget, response, cut=cut)
         else:
             self._clients.put(Reply(mount.conn, response))
+
+    @property
+    def is_ahead(self) -> bool:
+        """Somebody mounts from ahead of the log; whether it is the log is to be confirmed."""
+        return bool(self._ahead)
+
+    def take_ahead(self) -> list[Mount]:
+        """Those who do, for `confirmed`."""
+        ahead, self._ahead = self._ahead, []
+        return ahead
+
+    def confirmed(self, mount: Mount, mark: int) -> None:
+        """The log was committed up to `mark` after a mount had come from ahead of it."""
+        if mark < mount.client_mark:
+            response = messages.MountResponse(mount.req_id, messages.PartitionState.CLIENT_AHEAD)
+            self._clients.put(Reply(mount.conn, response))
+        else:
+            self._mounted(mount, mark)
 
     # ---- feeds -------------------------------------------------------------------------------
 
@@ -215,6 +237,7 @@ class Feeds:
         for waiting in self._barriers.values():
             waiting[:] = [barrier for barrier in waiting if barrier.conn != peer.conn]
         self._held = [held for held in self._held if held[0].conn != peer.conn]
+        self._ahead = [mount for mount in self._ahead if mount.conn != peer.conn]
 
     def close(self) -> None:
         """The partition goes: whoever waits here is let go.
@@ -223,12 +246,14 @@ class Feeds:
         server, and if the partition comes back here it may see none of them. All else a client asks anew once it
         has mounted.
         """
-        for barrier in [one for waiting in self._barriers.values() for one in waiting]:
+        barriers = [barrier for waiting in self._barriers.values() for barrier in waiting]
+        for barrier in barriers:
             self._waiting.free(barrier.conn, 1)
-            if isinstance(barrier, Mount):
-                response = messages.MountResponse(barrier.req_id, messages.PartitionState.NOT_READY)
-                self._clients.put(Reply(barrier.conn, response))
+        for mount in [*self._ahead, *(barrier for barrier in barriers if isinstance(barrier, Mount))]:
+            response = messages.MountResponse(mount.req_id, messages.PartitionState.NOT_READY)
+            self._clients.put(Reply(mount.conn, response))
         for peer, _ in self._held:
             self._waiting.free(peer.conn, 1)
         self._barriers = {token: [] for token in self._barriers}
         self._held = []
+        self._ahead = []

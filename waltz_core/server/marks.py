@@ -4,6 +4,9 @@ A question waits → is in a round of the store session → is answered with the
 nodes has confirmed the round (`waltz_core.store.confirmations`). When the session ends first, it waits for the next.
 Nobody gets a mark that was not confirmed: codec 5 is answered NOT_READY after a while, older codecs, which have no
 such answer, wait.
+
+A mount from ahead of the log is such a question, too: a server that was replaced unnoticed would tell a client that
+has heard of its successor that it belongs to another log, which ends it. A mount can be answered NOT_READY always.
 """
 
 from __future__ import annotations
@@ -15,13 +18,20 @@ from typing import TypeAlias
 from waltz_core.base.ids import ReqId
 from waltz_core.base.record import record
 from waltz_core.base.turns import Shares
+from waltz_core.server.feeds import Mount
 from waltz_core.wire.client_codec import EXTENDED
-from waltz_core.wire.client_messages import ErrorCode, ErrorResponse, HighWaterMarkResponse
+from waltz_core.wire.client_messages import (
+    ErrorCode,
+    ErrorResponse,
+    HighWaterMarkResponse,
+    MountResponse,
+    PartitionState,
+)
 
 PATIENCE_MS = 4_000
 """A client of codec 5 waits for so long; ours give up a silent server after the same time."""
 
-Answer: TypeAlias = tuple[int, HighWaterMarkResponse | ErrorResponse]
+Answer: TypeAlias = tuple[int, HighWaterMarkResponse | ErrorResponse | MountResponse]
 """A connection and the message for it."""
 
 
@@ -30,6 +40,7 @@ class _Question:
     conn: int
     req_id: ReqId
     due: int | None  # when it gets NOT_READY; None = never
+    mount: Mount | None = None  # what is to be answered, if that is not the mark
 
 
 class MarkReads:
@@ -59,24 +70,31 @@ class MarkReads:
     def ask(self, now: int, conn: int, owner: str, req_id: ReqId, version: int) -> None:
         """A client wants the mark."""
         self._held.add(conn, owner, 1)
-        due = now + PATIENCE_MS if version >= EXTENDED else None
-        self._waiting.append(_Question(conn, req_id, due))
+        self._wait(_Question(conn, req_id, now + PATIENCE_MS if version >= EXTENDED else None))
+
+    def ask_for_mount(self, now: int, mount: Mount) -> None:
+        """A client mounts from ahead of the mark that we know."""
+        self._held.add(mount.conn, mount.owner, 1)
+        self._wait(_Question(mount.conn, mount.req_id, now + PATIENCE_MS, mount))
+
+    def _wait(self, question: _Question) -> None:
+        self._waiting.append(question)
         if self._due is None:
-            self._due = due
+            self._due = question.due
 
     def begin(self, number: int) -> None:
         """Those that wait are in a round."""
         self._asked.append((number, self._waiting))
         self._waiting = []
 
-    def confirmed(self, number: int, mark: int) -> list[Answer]:
-        """A round, and all before it, is confirmed."""
-        answers: list[Answer] = []
+    def confirmed(self, number: int, mark: int) -> list[Answer | Mount]:
+        """A round, and all before it, is confirmed: the answers, and the mounts that can be answered now."""
+        answers: list[Answer | Mount] = []
         while self._asked and self._asked[0][0] <= number:
             _, questions = self._asked.popleft()
             for one in questions:
                 self._held.free(one.conn, 1)
-                answers.append((one.conn, HighWaterMarkResponse(one.req_id, mark)))
+                answers.append(one.mount or (one.conn, HighWaterMarkResponse(one.req_id, mark)))
         self._look()
         return answers
 
@@ -125,6 +143,11 @@ class MarkReads:
         self._due = next((one.due for one in self._all() if one.due is not None), None)
 
     def _refused(self, questions: Sequence[_Question], why: str) -> list[Answer]:
-        for one in questions:
-            self._held.free(one.conn, 1)
-        return [(one.conn, ErrorResponse(one.req_id, ErrorCode.NOT_READY, why)) for one in questions]
+        answers: list[Answer] = []
+        for question in questions:
+            self._held.free(question.conn, 1)
+            if question.mount is None:
+                answers.append((question.conn, ErrorResponse(question.req_id, ErrorCode.NOT_READY, why)))
+            else:
+                answers.append((question.conn, MountResponse(question.req_id, PartitionState.NOT_READY)))
+        return answers

@@ -1,7 +1,8 @@
 """Reads of one partition that are not feeds: payloads, ranges of records, the committed mark.
 
 Payloads and ranges come from the cache or are read from a replica through the store session; the mark is confirmed by
-a quorum before it is given out (`MarkReads`). What cannot be read while no session is open waits for the next one; what
+a quorum before it is given out, or before a mount from ahead of it is refused (`MarkReads`). What cannot be read while
+no session is open waits for the next one; what
 one replica cannot read the session asks of another. Nothing is read for a connection that takes no data.
 """
 
@@ -16,7 +17,7 @@ from waltz_core.base.pending import Pending
 from waltz_core.server.archiving import Archiving
 from waltz_core.server.config import PartitionConfig
 from waltz_core.server.context import BulkRead, FeedRead, NodeContext, ReadFor, Reply, TicketsFor
-from waltz_core.server.feeds import Feeds
+from waltz_core.server.feeds import Feeds, Mount
 from waltz_core.server.fetches import DataFetches
 from waltz_core.server.marks import MarkReads
 from waltz_core.server.peer import Peer
@@ -90,10 +91,19 @@ class Reads:
         if self._fetches.waiting or self._ranges.ready:
             self._launch_reads(now, mark, session)
         # Launching appends may have ended it, for a checkpoint.
-        if self._marks.wait and session.state is SessionState.OPEN:
-            self._answer(self._marks.confirmed(session.confirmed, mark))
-            if self._marks.unasked:
-                self._marks.begin(session.confirm())
+        if (self._marks.wait or self._feeds.is_ahead) and session.state is SessionState.OPEN:
+            self._confirm_marks(now, mark, session)
+
+    def _confirm_marks(self, now: int, mark: int, session: ReadSession) -> None:
+        for answer in self._marks.confirmed(session.confirmed, mark):
+            if isinstance(answer, Mount):
+                self._feeds.confirmed(answer, mark)
+            else:
+                self._clients.put(Reply(*answer))
+        for mount in self._feeds.take_ahead():
+            self._marks.ask_for_mount(now, mount)
+        if self._marks.unasked:
+            self._marks.begin(session.confirm())
 
     def _launch_reads(self, now: int, mark: int, session: ReadSession) -> None:
         def read(token: int, first: int, count: int) -> None:
@@ -150,7 +160,8 @@ class Reads:
 
     def deadline(self, now: int) -> int | None:
         """When somebody has waited long enough, or the cache has more to give."""
-        return earliest(self._marks.deadline(), now if self._ownership.open and self._ranges.ready else None)
+        at_once = self._ownership.open and (self._ranges.ready or self._feeds.is_ahead)
+        return earliest(self._marks.deadline(), now if at_once else None)
 
     def log_begins(self, start: int, floor: int) -> None:
         """The log begins at `start`; what is below `floor` is not given out any more."""

@@ -165,7 +165,21 @@ def test_without_upstream_only_clients_without_appends_under_way_are_mounted() -
     assert len(states(desk)) == before + 2
     assert desk.fed(6) == 5
     desk.connect()
-    assert states(desk)[before + 2 :] == [READY, READY, messages.PartitionState.CLIENT_AHEAD]
+    assert states(desk)[before + 2 :] == [READY, READY]
+
+
+@pytest.mark.parametrize("mark", [9, 10])
+def test_who_is_ahead_of_what_has_come_is_told_so_once_the_cluster_has_confirmed_its_mark(mark: int) -> None:
+    desk = Desk()
+    desk.mount(peer(1, NEW), 10)
+    desk.flushed(9)
+    assert states(desk) == []
+    desk.partition.marked(desk.upstream.marks[-1], mark)
+    desk.work()
+    if mark == 10:
+        assert states(desk) == []
+        desk.feed(make_req_id(7, 1, 0, 1))
+    assert states(desk) == [READY if mark == 10 else messages.PartitionState.CLIENT_AHEAD]
 
 
 def test_an_append_that_a_barrier_has_decided_is_under_way_no_more() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
 from waltz_core.base.edge import CloseConn, ZkDone, ZkFailed, ZkGet, ZkRequest, ZkSet, ZkStat
 from waltz_core.base.ids import Endpoint, ReqId, make_req_id
 from waltz_core.base.log import SessionInfo
@@ -12,6 +14,7 @@ from waltz_core.server.config import ServerConfig
 from waltz_core.server.context import MetadataAsked, NodeContext, PartitionAlarm, Reply
 from waltz_core.server.feed import SendFrames, SendReply
 from waltz_core.server.feed_cache import FRAME_SIZE
+from waltz_core.server.marks import PATIENCE_MS
 from waltz_core.server.ownership import OwnershipPhase
 from waltz_core.server.partition import NOT_OPEN_MARK, PartitionServer
 from waltz_core.server.peer import Peer
@@ -104,15 +107,28 @@ class Bench:
             case _:
                 return storage.SuccessResponse(*ids)
 
-    def mount(self, version: int = 5) -> Peer:
+    def mount(self, version: int = 5, mark: int = -1) -> Peer:
         peer = Peer(9, "owner")
         peer.client_id, peer.net_sequence, peer.version = 7, 0, version
-        self.partition.received(self.now, peer, [messages.MountRequest(req_id(1), -1, 0)])
+        self.partition.received(self.now, peer, [messages.MountRequest(req_id(1), mark, 0)])
         return peer
+
+    def mount_from_ahead(self) -> tuple[Peer, StorageCall]:
+        """A client mounts that has seen more than is here; with the question that the storage node is asked."""
+        peer = self.mount(mark=0)
+        out, clients, (asked,) = self.work()
+        assert (out, clients) == ([], [])
+        assert isinstance(asked, StorageCall)
+        assert isinstance(asked.message, storage.RecordHeaderRequest)
+        return peer, asked
 
 
 def req_id(sequence: int, client: int = 7) -> ReqId:
     return make_req_id(client, 3, 0, sequence)
+
+
+def mounted(state: messages.PartitionState) -> Reply:
+    return Reply(9, messages.MountResponse(req_id(1), state))
 
 
 def append(sequence: int, client: int = 7, lock: int = 0) -> messages.AppendRequest:
@@ -273,6 +289,72 @@ def test_a_question_for_the_mark_outlives_a_checkpoint_in_the_same_step() -> Non
     _, clients, _ = bench.work()
     assert (bench.partition.session, clients) == (None, [])
     assert bench.context.waiting.total == 1
+
+
+def test_who_mounts_from_ahead_of_the_log_is_told_so_once_a_storage_node_has_confirmed_that_it_is_the_log() -> None:
+    bench = Bench()
+    bench.open()
+    _, asked = bench.mount_from_ahead()
+    bench.answer_node(asked.ticket, storage.RecordHeaderResponse(0, 0, 0, None))
+    assert bench.work() == ([], [mounted(messages.PartitionState.CLIENT_AHEAD)], [])
+    assert bench.context.waiting.total == 0
+
+
+def test_a_mount_from_ahead_whose_turn_comes_late_in_a_step_is_asked_about_in_the_next_one_at_once() -> None:
+    bench = Bench()
+    bench.open()
+    peer = bench.mount(mark=0)
+    (token,) = bench.partition.feeds._barriers
+    bench.partition.feeds.passed(token, -1)
+    assert bench.partition.reads.deadline(5) == 5
+    bench.partition.gone(peer)
+    assert bench.partition.reads.deadline(5) is None
+
+
+def test_who_was_ahead_of_what_the_log_has_reached_since_is_mounted() -> None:
+    bench = Bench()
+    bench.open()
+    peer, _ = bench.mount_from_ahead()
+    bench.partition.received(0, peer, [append(3), append(4)])
+    _, _, (sent,) = bench.work()
+    assert isinstance(sent, StorageAppend)
+    bench.answer_node(sent.ticket, storage.SuccessResponse(0, 0, 0))
+    _, clients, _ = bench.work()
+    frames, ready = clients
+    assert isinstance(frames, SendFrames)
+    assert len(frames.frames) == FRAME_SIZE, "the second one, as the first was seen elsewhere"
+    assert ready.message == mounted(messages.PartitionState.READY).message
+
+
+def test_who_mounts_from_ahead_is_told_to_come_again_if_nobody_confirms_that_this_is_the_log() -> None:
+    bench = Bench()
+    bench.open()
+    bench.mount_from_ahead()
+    bench.ring(PATIENCE_MS - 1)
+    assert bench.work()[1] == []
+    bench.ring(PATIENCE_MS)
+    assert bench.work()[1] == [mounted(messages.PartitionState.NOT_READY)]
+    assert bench.context.waiting.total == 0
+
+
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_partition_that_is_closed_answers_who_mounted_from_ahead(asked: bool, gone: bool) -> None:
+    bench = Bench()
+    bench.open()
+    if asked:
+        peer, _ = bench.mount_from_ahead()
+    else:
+        peer = bench.mount(mark=0)
+        bench.partition.commits.draining = True  # the session ends in the step in which the mount's turn comes
+        assert bench.work()[1] == []
+    if gone:
+        bench.partition.gone(peer)
+        bench.context.waiting.drop(peer.conn)
+    bench.partition.close(0)
+    _, clients, _ = bench.work()
+    assert clients == ([] if gone else [mounted(messages.PartitionState.NOT_READY)])
+    assert bench.context.waiting.total == 0
 
 
 def test_a_feed_that_waits_for_what_was_given_up_ends_with_its_connection() -> None:
