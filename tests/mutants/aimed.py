@@ -1953,7 +1953,7 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "marks are confirmed by a session that a checkpoint has ended in the same step",
         "server.reads",
-        "if self._marks.wait and session.state is SessionState.OPEN:",
+        "if (self._marks.wait or self._feeds.is_ahead) and session.state is SessionState.OPEN:",
         "if self._marks.wait:",
         _PARTITION,
     ),

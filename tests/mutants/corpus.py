@@ -1114,8 +1114,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "mount forgotten when its partition is let go",
         "server.feeds",
-        "if isinstance(barrier, Mount):",
-        "if isinstance(barrier, Flush):",
+        "for barrier in barriers if isinstance(barrier, Mount))",
+        "for barrier in barriers if isinstance(barrier, Flush))",
     ),
     *AIMED,
     *ARCHIVING,
