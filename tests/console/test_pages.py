@@ -17,12 +17,18 @@ import waltz_trio as waltz
 from waltz_core.access.web import Door
 from waltz_core.base.errors import ConfigError
 from waltz_core.operations.page import Console
+from waltz_core.zookeeper.paths import cluster_paths
 from waltz_trio.config.config import Config
 from waltz_trio.console.pages import Pages
 from waltz_trio.console.watch import Watch
+from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.net.http import HttpServer
 from waltz_trio.node.console import door_of
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
+from waltz_trio.node.server import ServerProcess
+from waltz_trio.zk.admin import create_cluster
+from waltz_trio.zk.client import open_znode_client
+from waltz_trio.zk.embedded import open_embedded_znodes
 
 
 @pytest.fixture
@@ -231,6 +237,34 @@ async def test_behind_certificates_it_is_served_over_tls_to_whom_shows_one(tmp_p
         head, _, body = answer.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 ")
         assert [row["id"] for row in json.loads(body)["partitions"]] == [0]
+
+
+async def test_behind_certificates_it_needs_no_http_port(nursery: trio.Nursery, tmp_path: Path) -> None:
+    ca = make_ca("authority")
+    pair = issue(ca, "server", ["127.0.0.1"])
+    (tmp_path / "ca.pem").write_bytes(ca.certificate)
+    (tmp_path / "server.pem").write_bytes(pair.certificate + pair.key)
+    keys = {
+        "zookeeper.connectString": "in this process",
+        "zookeeper.sessionTimeout": 3000,
+        "cluster.root": "/test",
+        "server.host": "127.0.0.1",
+        "server.port": 0,
+        "server.console": "certificate",
+        "server.console.port": 0,
+        "server.ssl.ca": str(tmp_path / "ca.pem"),
+        "server.ssl.certificate": str(tmp_path / "server.pem"),
+    }
+    async with open_embedded_znodes() as store, open_znode_client(store) as client:
+        await create_cluster(client, cluster_paths("/test"), "test", 1)
+        server = ServerProcess(Config(keys), store)
+        await nursery.start(server.run)
+        assert server.http_port is None
+        assert server.console_port is not None
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        context.load_cert_chain(tmp_path / "server.pem")
+        assert b" 200 " in await ask_secure(server.console_port, context)
+        server.cancel()
 
 
 async def ask_secure(port: int, context: ssl.SSLContext) -> bytes:

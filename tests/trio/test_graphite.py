@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
 from waltz_core.base.edge import Level
@@ -68,3 +69,21 @@ async def test_a_graphite_that_is_away_is_told(nursery: trio.Nursery) -> None:
         nursery.cancel_scope.cancel()
 
     assert "cannot be reached" in told[0]
+
+
+@pytest.mark.parametrize("udp", [False, True], ids=["TCP", "UDP"])
+async def test_a_graphite_whose_name_can_be_none_is_told_and_ends_nothing(nursery: trio.Nursery, udp: bool) -> None:
+    told: list[str] = []
+    failed = trio.Event()
+
+    def report(level: Level, text: str) -> None:
+        told.append(text)
+        failed.set()
+
+    graphite = {"hostname": "a..b", "port": 2003, "reportIntervalMs": 0, "useUdp": udp}
+    config = Config({"storage.graphite": graphite})
+    nursery.start_soon(report_to_graphite, config, "storage.graphite.", registry(), report)
+    await failed.wait()
+    nursery.cancel_scope.cancel()
+
+    assert "Graphite at a..b:2003 cannot be reached" in told[0]

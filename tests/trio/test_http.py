@@ -10,6 +10,7 @@ import pytest
 import trio
 
 import waltz_trio.net.http
+from waltz_core.base.edge import Level
 from waltz_core.base.errors import ConfigError
 from waltz_trio.base.metrics import Registry
 from waltz_trio.net.endpoints import endpoints
@@ -167,6 +168,25 @@ async def test_a_request_behind_a_body_is_not_answered(nursery: trio.Nursery) ->
     assert answer.count(b"HTTP/1.1 ") == 1
     assert b"Connection: close\r\n" in answer
     assert answer.endswith(b"pong\n")
+
+
+async def test_a_body_that_is_none_is_answered_as_one_that_nobody_reads_and_counted_in_the_log(
+    nursery: trio.Nursery,
+) -> None:
+    said: list[tuple[Level, str]] = []
+    server = HttpServer(lambda request: text("pong\n"), lambda level, line: said.append((level, line)))
+    port = server.listen("127.0.0.1", 0, "server.jetty.port")
+    nursery.start_soon(server.run)
+
+    answer = await exchange(port, b"GET /ping HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"Connection: close\r\n" in answer
+    assert answer.endswith(b"pong\n")
+    [(level, line)] = said
+    assert level is Level.WARNING
+    assert line.startswith("127.0.0.1:")
+    assert line.endswith("an HTTP request was refused: 400 Bad Request")
 
 
 async def test_an_endless_head_is_cut(nursery: trio.Nursery) -> None:

@@ -58,6 +58,7 @@ from waltz_trio.net.certificates import issue, make_ca, self_signed
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.dialer import DialError, all_refused, dial, dial_stream
 from waltz_trio.net.driver import NodeDriver
+from waltz_trio.net.ends import EndWatch
 from waltz_trio.net.http import HttpServer, text
 from waltz_trio.net.jks import JksError, read_jks
 from waltz_trio.net.key_pair import KeyPair
@@ -412,6 +413,19 @@ async def test_the_end_of_a_connection_that_is_not_read_is_seen(nursery: trio.Nu
     server.do(Reading(conn, False))
     client.do(Send(-1, b"x" * 100_000), CloseConn(-1, "enough"))
     assert await server.machine.first(Closed) == Closed(conn, "the peer closed the connection")
+
+
+async def test_once_a_process_ends_no_end_of_a_connection_is_waited_for() -> None:
+    """Its machine may say in the same moment that something is not to be read."""
+    ends = EndWatch()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ends.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    left, right = socket.socketpair()
+    with left, right:
+        ends.watch(left.fileno(), lambda: None)
+        ends.forget(left.fileno())
 
 
 async def test_the_reset_of_a_connection_that_is_not_read_is_seen(nursery: trio.Nursery) -> None:
@@ -910,6 +924,22 @@ def test_a_key_that_does_not_fit_is_a_config_error(tmp_path: Path) -> None:
         ServerTls(TlsSettings(certificate=certificate, key=key))
 
 
+@pytest.mark.parametrize("form", [serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL])
+def test_an_encrypted_key_without_its_password_is_a_config_error_and_nobody_is_asked(
+    tmp_path: Path, form: serialization.PrivateFormat
+) -> None:
+    """OpenSSL would ask at the terminal, and the process wait."""
+    pair = self_signed("one")
+    certificate, key = written(tmp_path, "one", pair)
+    secret = serialization.BestAvailableEncryption(b"secret")
+    plain = serialization.load_pem_private_key(pair.key, None)
+    Path(key).write_bytes(plain.private_bytes(serialization.Encoding.PEM, form, secret))
+
+    with pytest.raises(ConfigError, match="the private key is encrypted, and its password is not set"):
+        ServerTls(TlsSettings(certificate=certificate, key=key))
+    assert ServerTls(TlsSettings(certificate=certificate, key=key, key_password="secret")).context is not None
+
+
 # ---- wrong ports and old certificates --------------------------------------------------------
 
 
@@ -964,6 +994,12 @@ async def test_a_tool_says_which_kind_of_port_it_expected(nursery: trio.Nursery)
 def test_a_port_that_is_none_is_not_bound_by_its_last_bits(port: int) -> None:
     with pytest.raises(ConfigError, match=f"^--port: expected a port from 0 to 65535, found {port}$"):
         bind("127.0.0.1", port, "--port").close()
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70 + ".example"])
+def test_a_host_that_can_be_no_name_is_not_bound(host: str) -> None:
+    with pytest.raises(ConfigError, match=f"^--host: cannot listen on {host}:0: .* can be no name of a host"):
+        bind(host, 0, "--host").close()
 
 
 async def test_http_at_a_port_of_ours_gets_an_answer_that_says_so(nursery: trio.Nursery) -> None:

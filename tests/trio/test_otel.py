@@ -22,9 +22,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 import waltz_trio as waltz
 from waltz_core.base.errors import ConfigError
+from waltz_trio.base.metrics import Registry
 from waltz_trio.config.config import Config
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
-from waltz_trio.node.otel import otel_settings
+from waltz_trio.node.otel import OtelExporter, otel_settings
 from waltz_trio.node.server_settings import server_settings
 from waltz_trio.node.storage_settings import storage_settings
 
@@ -216,6 +217,23 @@ async def test_a_receiver_that_is_away_is_named_once_and_gets_what_was_kept(capl
         await receiver.until(lambda: len({span.trace_id for _, span in receiver.spans()}) == 2)
         await receiver.until(lambda: any("answers again" in line for line in receiver.lines()))
     assert sum(told in record.getMessage() for record in caplog.records) == 4
+
+
+@pytest.mark.parametrize("where", ["a..b", "127.0.0.1:{port}/pr\u00e4fix"])
+async def test_an_endpoint_that_can_be_none_is_told_and_ends_nothing(where: str) -> None:
+    told: list[str] = []
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        endpoint = f"http://{where.format(port=listener.socket.getsockname()[1])}"
+        settings = otel_settings(Config({"otel.endpoint": endpoint}, "x"))
+        assert settings is not None
+        exporter = OtelExporter(
+            settings, "x", lambda: "here", Registry(trio.current_time), "waltz.x", lambda level, text: told.append(text)
+        )
+        await exporter.send()
+        await exporter.send()
+    assert len(told) == 1
+    assert "does not take what is sent" in told[0]
 
 
 async def test_nothing_is_traced_where_nobody_receives() -> None:

@@ -14,6 +14,7 @@ import trio
 from tests.trio.test_net import LIMITS, Side, signed, written
 from waltz_core.access.roles import Role, Roles, RolesChanged, Rule
 from waltz_core.base.edge import Accepted, Closed, Dial, Dialed, Level, Port, Send
+from waltz_core.base.errors import ConfigError
 from waltz_core.base.ids import Endpoint
 from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.net.key_pair import KeyPair
@@ -112,6 +113,50 @@ def test_an_absent_file_leaves_what_was_read(tmp_path: Path) -> None:
     assert f"ssl.ca: cannot read {settings.ca}" in said[0]
 
 
+async def test_an_authority_whose_file_is_empty_while_it_is_written_ends_nothing(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    pair = Pair(tmp_path, nursery)
+    endpoint = await pair.start()
+    files = [tmp_path / "server-ca.pem", tmp_path / "client-ca.pem"]
+    authorities = [path.read_bytes() for path in files]
+
+    for path in files:
+        path.write_bytes(b"")
+    assert await pair.dials(endpoint)
+    assert [level for level, _ in pair.said] == [Level.WARNING] * 2
+    assert all("stay in use: ssl.ca: no certificate can be read" in text for _, text in pair.said)
+
+    for path, authority in zip(files, authorities, strict=True):
+        path.write_bytes(authority)
+    assert await pair.dials(endpoint)
+    assert pair.said[2:] == [(Level.INFO, "ssl.*: changed files are in use for new connections")]
+
+
+async def test_files_that_nobody_expected_end_one_connection_and_not_the_port(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    class Surprising(ServerTls):
+        surprises = False
+
+        def _make(self) -> ssl.SSLContext:
+            if self.surprises:
+                raise RuntimeError("nobody thought of this")
+            return super()._make()
+
+    pair = Pair(tmp_path, nursery)
+    pair.tls = tls = Surprising(pair.settings[0])
+    endpoint = await pair.start()
+    tls.surprises = True
+    pair.replaced(make_ca("second"))
+    assert not await pair.dials(endpoint)
+    assert [line for line in pair.server.reports if "127.0.0.1" in line and "nobody thought of this" in line]
+
+    tls.surprises = False
+    pair.replaced(make_ca("third"))
+    assert await pair.dials(endpoint)
+
+
 @pytest.mark.parametrize("name", ["key_store", "trust_store"])
 def test_stores_in_the_original_s_form_are_looked_at_too(tmp_path: Path, name: str) -> None:
     ca = make_ca("authority")
@@ -155,6 +200,12 @@ def test_no_key_stays_among_temporary_files(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ServerTls(TlsSettings())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_place_for_temporary_files_is_a_config_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+    with pytest.raises(ConfigError, match=r"cannot be put into a file.*No such file"):
+        ServerTls(TlsSettings())
 
 
 async def test_a_process_lets_go_of_a_peer_that_has_lost_the_role_of_its_port(

@@ -334,8 +334,13 @@ class NodeDriver:
             sock.close()
             self._complain(peer, f"connection refused: {self._accepted} connections are open, the limit")
             return
+        try:
+            pipe = TlsPipe(sock, tls.context, server_side=True)  # which may read files that have changed
+        except Exception as error:  # whoever accepts serves all
+            sock.close()
+            self.surprised(peer, error)
+            return
         self._accepted += 1
-        pipe = TlsPipe(sock, tls.context, server_side=True)
         self._shaking[pipe] = peer
         self._start(self._supervised, peer, self._serve, port, pipe, peer)
 

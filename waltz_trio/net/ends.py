@@ -23,7 +23,7 @@ class EndWatch:
 
     def watch(self, descriptor: int, ended: Callable[[], None]) -> None:
         """Call `ended` once the peer of a socket is gone."""
-        if self._epoll is not None and descriptor not in self._ended:
+        if self._epoll is not None and not self._epoll.closed and descriptor not in self._ended:
             self._epoll.register(descriptor, select.EPOLLRDHUP)
             self._ended[descriptor] = ended
 

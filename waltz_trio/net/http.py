@@ -500,7 +500,7 @@ class _Connection:
         """Send a whole answer; `close` ends the connection with it."""
         if self._http.their_state is h11.SEND_BODY:
             # Nobody reads a body; what came of it would be taken for the next request.
-            close = close or not isinstance(self._http.next_event(), h11.EndOfMessage)
+            close = close or not self._at_end()
         length = ("Content-Length", str(len(response.body)))
         ends = (("Connection", "close"),) if close else ()
         head = h11.Response(
@@ -516,6 +516,14 @@ class _Connection:
             await self._stream.send_all(data)
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
+
+    def _at_end(self) -> bool:
+        """Whether the request has no body, or all of one that is not looked at has come."""
+        try:
+            return isinstance(self._http.next_event(), h11.EndOfMessage)
+        except h11.RemoteProtocolError as error:
+            self.complain(HTTPStatus(error.error_status_hint))
+            return False
 
     async def upgrade(self, answer: Upgrade, held: Held) -> None:
         """Hand the connection over, with what was read behind the request."""

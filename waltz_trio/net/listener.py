@@ -52,10 +52,15 @@ def bind(host: str, port: int, key: str) -> socket.socket:
         raise ConfigError(f"{key}: expected a port from 0 to {_PORT_MAX}, found {port}")  # else its last 16 bits count
     try:
         addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except UnicodeError as error:
+        raise ConfigError(f"{key}: cannot listen on {host}:{port}: {host!r} can be no name of a host") from error
     except OSError as error:
         raise ConfigError(f"{key}: cannot listen on {host}:{port}: {error.strerror}") from error
     family, kind, protocol, _, address = addresses[0]
-    sock = socket.socket(family, kind, protocol)
+    try:
+        sock = socket.socket(family, kind, protocol)
+    except OSError as error:  # of a family that this machine does not have
+        raise ConfigError(f"{key}: cannot listen on {host}:{port}: {error.strerror}") from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)

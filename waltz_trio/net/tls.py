@@ -246,17 +246,31 @@ def load_pair(context: ssl.SSLContext, pair: KeyPair) -> None:
     """Give a context its certificate; the ssl module reads files only, so one exists for a moment.
 
     Raises:
-        ConfigError: the key does not fit the certificate, or neither can be read.
+        ConfigError: the key does not fit the certificate, neither can be read, or there is no room for the file.
     """
-    descriptor, name = tempfile.mkstemp(prefix="waltz-", suffix=".pem")  # readable by this user only
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="waltz-", suffix=".pem")  # readable by this user only
+    except OSError as error:
+        raise _no_file(error) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(pair.key + b"\n" + pair.certificate)
-        context.load_cert_chain(name)
+        context.load_cert_chain(name, password=_no_password)
     except ssl.SSLError as error:
         raise ConfigError(f"certificate and key do not fit together: {error}") from error
+    except OSError as error:
+        raise _no_file(error) from error
     finally:
         os.unlink(name)
+
+
+def _no_file(error: OSError) -> ConfigError:
+    return ConfigError(f"certificate and key cannot be put into a file for the moment of loading them: {error}")
+
+
+def _no_password() -> str:
+    """Asked for where a key is encrypted even so; without this OpenSSL would ask the terminal, and wait for it."""
+    raise ConfigError("the private key is encrypted, and its password is not set")
 
 
 def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
@@ -282,7 +296,7 @@ def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
         context.load_verify_locations(cadata=data.decode("ascii"))
         # Java: every certificate in a trust store is trusted, an authority or a single one.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    except (ssl.SSLError, UnicodeDecodeError) as error:
+    except (ssl.SSLError, ValueError) as error:  # ValueError: not ASCII, or empty
         raise ConfigError(f"{key}: no certificate can be read: {error}") from error
 
 

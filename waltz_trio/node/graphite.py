@@ -40,7 +40,8 @@ async def report_to_graphite(
         try:
             with trio.fail_after(_SEND_MAX):
                 await send(host, port, lines)
-        except (OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
+        except (OSError, UnicodeError, trio.BrokenResourceError, trio.TooSlowError) as error:
+            # UnicodeError: no name of a host can be so. It must not end the process that reports.
             if reached:
                 report(Level.WARNING, f"Graphite at {host}:{port} cannot be reached: {error}")
             reached = False

@@ -212,7 +212,8 @@ class OtelExporter:
                 status = await _request(self._settings, f"/v1/{signal}", data)
         except trio.TooSlowError:
             return f"no answer within {_SEND_MAX:.0f} s"
-        except (OSError, trio.BrokenResourceError, h11.ProtocolError) as error:
+        except (OSError, UnicodeError, trio.BrokenResourceError, h11.ProtocolError) as error:
+            # UnicodeError: no name of a host, or path, can be so. It must not end the process that reports.
             return why(error)
         return "" if 200 <= status < 300 else f"/v1/{signal} is answered with status {status}"
 

@@ -23,6 +23,7 @@ from waltz_trio.base.pump import now_ms
 from waltz_trio.base.version import version
 from waltz_trio.base.znodes import ZnodeStore
 from waltz_trio.config.config import Config
+from waltz_trio.console.pages import Pages
 from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.http import Handler, HttpServer
 from waltz_trio.net.listener import bind, canonical_host
@@ -138,6 +139,7 @@ class ServerProcess(NodeProcess):
         driver.serve(Port.CLIENT, sock, tls)
         self.report(Level.INFO, f"serving clients on {node.host}:{sock.getsockname()[1]} as {self.endpoint}")
         self._start_http(nursery, node)
+        self._start_console(nursery, node)
         async with open_znode_store(
             self._zookeeper(),
             self._on_zk_events,
@@ -151,18 +153,21 @@ class ServerProcess(NodeProcess):
                 await journal.close()
 
     def _pages(self, nursery: trio.Nursery, node: NodeSettings, handler: Handler) -> Handler:
-        door = door_of(self.config)
-        if door is Door.OFF:
-            return handler
-        watch, pages = server_console(self.config, self._znodes, lambda: self._roles, self._parsed.journal_directory)
-        nursery.start_soon(watch.run)
-        if door is Door.LOOPBACK:
-            return pages.or_else(handler)
-        secure = HttpServer(pages.handle, self.report, ServerTls(node.tls, self.report))
+        return self._console(nursery).or_else(handler) if door_of(self.config) is Door.LOOPBACK else handler
+
+    def _start_console(self, nursery: trio.Nursery, node: NodeSettings) -> None:
+        """Where certificates are asked for, the console has a port of its own, and needs no other."""
+        if door_of(self.config) is not Door.CERTIFICATE:
+            return
+        secure = HttpServer(self._console(nursery).handle, self.report, ServerTls(node.tls, self.report))
         self.console_port = secure.listen(node.http_host, self.config.number(PORT_KEY), PORT_KEY)
         self.report(Level.INFO, f"console behind certificates on https://{node.http_host}:{self.console_port}/console/")
         nursery.start_soon(secure.run)
-        return handler
+
+    def _console(self, nursery: trio.Nursery) -> Pages:
+        watch, pages = server_console(self.config, self._znodes, lambda: self._roles, self._parsed.journal_directory)
+        nursery.start_soon(watch.run)
+        return pages
 
     def _instance(self) -> str:
         return str(self.endpoint)
