@@ -178,6 +178,24 @@ async def test_a_surprise_in_the_handshake_is_reported_and_frees_its_place(
     assert [line for line in server.reports if "127.0.0.1" in line and "nobody thought of this" in line]
 
 
+async def test_a_surprise_in_a_dial_is_reported_and_its_machine_dials_again(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def surprise(self: TlsPipe) -> None:
+        raise RuntimeError("nobody thought of this")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        endpoint = Endpoint("127.0.0.1", listening.getsockname()[1])
+        monkeypatch.setattr(TlsPipe, "handshake", surprise)
+        client = await client_side(nursery, endpoint)
+        closed = await client.machine.first(Closed)
+        monkeypatch.undo()
+
+    assert closed.conn == -1
+    assert f"cannot connect to {endpoint}: RuntimeError" in closed.reason
+    assert [line for line in client.reports if str(endpoint) in line and "nobody thought of this" in line]
+
+
 @pytest.mark.parametrize("host", ["x" * 70 + ".example", "a..b", "\x00", ".example"])
 async def test_a_host_name_that_cannot_be_one_is_a_refused_dial(nursery: trio.Nursery, host: str) -> None:
     client = Side(LIMITS, ClientTls(TlsSettings(verify=False)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import html
 import json
+import ssl
 
 import pytest
 import trio
@@ -15,6 +16,7 @@ from waltz_core.base.errors import ConfigError
 from waltz_trio.base.metrics import Registry
 from waltz_trio.net.endpoints import endpoints
 from waltz_trio.net.http import HttpLimits, HttpServer, Pay, Request, Response, Send, Stream, text
+from waltz_trio.net.tls import ServerTls, TlsSettings
 
 HEALTHY = {"server-health-check": {"healthy": True, "zookeeper": True, "partitions": {"0": True}}}
 
@@ -53,6 +55,7 @@ async def test_ping_and_buildinfo(nursery: trio.Nursery) -> None:
     status, headers, body = await get(port, "/ping")
     assert (status, headers["content-type"], body) == (200, "text/plain", "pong\n")
     assert headers["cache-control"] == "must-revalidate,no-cache,no-store"
+    assert headers["x-content-type-options"] == "nosniff"
 
     status, headers, body = await get(port, "/buildinfo")
     assert (status, headers["content-type"]) == (200, "application/json")
@@ -236,6 +239,121 @@ async def test_a_stream_ends_with_its_reader_and_there_are_only_so_many(
         assert refused.count(b"HTTP/1.1 503 ") == 2
     with trio.fail_after(5):
         await ended.wait()
+
+
+async def test_places_of_readers_that_have_gone_are_free(nursery: trio.Nursery) -> None:
+    async def feed(send: Send, pay: Pay) -> None:
+        await send(b"data: 1\n\n")
+
+    limits = HttpLimits(connections_max=10, streams_max=1, rate=1e6, burst=1000)
+    server = HttpServer(lambda request: Stream("text/event-stream", feed), limits=limits)
+    port = server.listen("127.0.0.1", 0, "server.jetty.port")
+    nursery.start_soon(server.run)
+
+    for _ in range(3):
+        assert b"data: 1\n\n" in await exchange(port, b"GET /events HTTP/1.1\r\nHost: h\r\n\r\n")
+
+
+async def test_the_head_of_a_stream_is_its_whole_answer(nursery: trio.Nursery) -> None:
+    said: list[str] = []
+
+    async def feed(send: Send, pay: Pay) -> None:
+        await send(b"data: 1\n\n")
+
+    server = HttpServer(lambda request: Stream("text/event-stream", feed), lambda level, line: said.append(line))
+    port = server.listen("127.0.0.1", 0, "server.jetty.port")
+    nursery.start_soon(server.run)
+
+    answer = await exchange(port, b"HEAD /events HTTP/1.1\r\nHost: h\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n")
+    assert answer.endswith(b"\r\n\r\n")
+    assert said == []
+
+
+@pytest.mark.parametrize("endless", [False, True], ids=["one answer", "a stream"])
+async def test_a_reader_that_takes_nothing_of_its_answer_is_left_and_named(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, endless: bool
+) -> None:
+    named = trio.Event()
+
+    async def feed(send: Send, pay: Pay) -> None:
+        while True:
+            await send(b"x" * (1 << 20))
+
+    def report(level: Level, line: str) -> None:
+        assert line.startswith("127.0.0.1:")
+        assert "too slow: the HTTP connection ended" in line
+        named.set()
+
+    def handle(request: Request) -> Response | Stream:
+        monkeypatch.setattr(waltz_trio.net.http, "_IDLE", 0.05)  # from here on: the request may take its time
+        much = Response(200, "text/plain", b"x" * (1 << 25))
+        return Stream("text/event-stream", feed) if endless else much
+
+    server = HttpServer(handle, report)
+    port = server.listen("127.0.0.1", 0, "server.jetty.port")
+    nursery.start_soon(server.run)
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        with trio.fail_after(30):
+            await named.wait()
+
+
+async def test_a_body_that_does_not_arrive_ends_with_an_answer_that_says_so(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def admit(request: Request) -> str:
+        monkeypatch.setattr(waltz_trio.net.http, "_IDLE", 0.05)  # from here on: the head may take its time
+        return ""
+
+    limits = HttpLimits(connections_max=10, streams_max=0, rate=1e6, burst=1000, body_max=8, bodies_max=10_000)
+    server = HttpServer(lambda request: text(""), limits=limits, admit=admit)
+    port = server.listen("127.0.0.1", 0, "port")
+    nursery.start_soon(server.run)
+
+    with trio.fail_after(30):
+        answer = await exchange(port, b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 8\r\n\r\nhalf")
+
+    assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_who_connects_to_a_port_with_tls_and_says_nothing_is_left_and_named(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waltz_trio.net.http, "_IDLE", 0.05)
+    said: list[str] = []
+    server = HttpServer(lambda request: text(""), lambda level, line: said.append(line), ServerTls(TlsSettings()))
+    port = server.listen("127.0.0.1", 0, "port")
+    nursery.start_soon(server.run)
+
+    with trio.fail_after(30):
+        assert await exchange(port, b"") == b""
+
+    [line] = said
+    assert "too slow: the HTTP connection ended" in line
+
+
+async def test_who_keeps_a_connection_open_behind_a_refusal_is_waited_for_a_moment_only(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waltz_trio.net.http, "_LINGER", 0.05)
+    server = HttpServer(lambda request: text(""), tls=ServerTls(TlsSettings()))  # over TLS it ends when it is closed
+    port = server.listen("127.0.0.1", 0, "port")
+    nursery.start_soon(server.run)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+
+    stream = await trio.open_ssl_over_tcp_stream("127.0.0.1", port, ssl_context=context, https_compatible=True)
+    async with stream:
+        await stream.send_all(b"no request\r\n\r\n")
+        answer = b""
+        with trio.fail_after(30):
+            async for data in stream:
+                answer += data
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
 
 
 async def test_connections_that_say_nothing_keep_nobody_out(nursery: trio.Nursery) -> None:

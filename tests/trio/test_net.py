@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import itertools
 import math
 import random
 import re
+import resource
 import socket
 import ssl
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -54,15 +57,23 @@ from waltz_core.wire.shared import Trouble
 from waltz_spark.base.errors import UnreachableError
 from waltz_spark.read.ports import ClientPort
 from waltz_trio.client.connect import parse_url, read_config
-from waltz_trio.net.certificates import issue, make_ca, self_signed
+from waltz_trio.net.certificates import (
+    expiry_problems,
+    issue,
+    key_store,
+    make_ca,
+    pkcs12_certificates,
+    pkcs12_pair,
+    self_signed,
+)
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.dialer import DialError, all_refused, dial, dial_stream
-from waltz_trio.net.driver import NodeDriver
+from waltz_trio.net.driver import NodeDriver, accepted_max
 from waltz_trio.net.ends import EndWatch
 from waltz_trio.net.http import HttpServer, text
 from waltz_trio.net.jks import JksError, read_jks
 from waltz_trio.net.key_pair import KeyPair
-from waltz_trio.net.listener import accept_loop, bind
+from waltz_trio.net.listener import accept_loop, bind, peer_text
 from waltz_trio.net.ports import HeldPorts
 from waltz_trio.net.tls import (
     ClientTls,
@@ -457,6 +468,16 @@ async def test_a_connection_that_is_not_read_can_be_closed(nursery: trio.Nursery
     assert await server.machine.first(Closed) == Closed(conn, "enough")
 
 
+async def test_a_peer_that_keeps_a_closed_connection_open_is_waited_for_a_moment_only(nursery: trio.Nursery) -> None:
+    server, endpoint = await server_side(nursery)
+    with await trio.to_thread.run_sync(raw_tls, endpoint):
+        accepted = await server.machine.first(Accepted)
+        server.do(CloseConn(accepted.conn, "enough"))
+        await server.machine.first(Closed)
+        with trio.fail_after(30):
+            await server.driver.stop(patience=math.inf)
+
+
 async def test_what_a_peer_sends_after_its_connection_was_closed_is_not_decrypted(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -544,6 +565,24 @@ async def test_a_name_is_refused_only_if_all_of_its_addresses_are(nursery: trio.
     with HeldPorts() as ports:
         client = await client_side(nursery, Endpoint("localhost", ports.take()))
         assert (await client.machine.first(Closed)).refused
+
+
+async def test_a_dial_whose_host_does_not_answer_ends_at_the_limit(autojump_clock: trio.testing.MockClock) -> None:
+    class Silent(trio.abc.HostnameResolver):
+        async def getaddrinfo(self, *arguments: object) -> Any:
+            await trio.sleep_forever()
+
+        async def getnameinfo(self, *arguments: object) -> Any:
+            await trio.sleep_forever()
+
+    trio.socket.set_custom_hostname_resolver(Silent())
+    tls = ClientTls(TlsSettings(verify=False))
+    began = trio.current_time()
+    for dialed in (dial, dial_stream):
+        with pytest.raises(DialError, match="did not answer") as ended:
+            await dialed(Endpoint("silent.example", 7), tls, NetLimits(connect_timeout=5))
+        assert not ended.value.untrusted
+    assert trio.current_time() - began == 10
 
 
 async def test_a_dial_to_something_that_is_silent_ends_at_the_handshake_limit(nursery: trio.Nursery) -> None:
@@ -650,6 +689,16 @@ async def test_connections_above_the_limit_are_closed_at_once(nursery: trio.Nurs
                 break
 
 
+def test_connections_take_half_of_the_descriptors_at_most() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        assert accepted_max(NetLimits()) == 100
+        assert accepted_max(NetLimits(connections_max=7)) == 7
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @pytest.mark.parametrize("limits", [{"connections_max": 5}, {"handshakes_max": 5}])
 async def test_connections_that_never_shake_hands_keep_nobody_out(
     nursery: trio.Nursery, limits: dict[str, int]
@@ -725,10 +774,22 @@ async def test_a_client_without_certificate_of_the_authority_is_refused(nursery:
     server, endpoint = await server_side(nursery, signed(tmp_path, ca, "server"))
 
     client = await client_side(nursery, endpoint)  # shows a self-signed one
-    await client.machine.first(Closed)
+    closed = await client.machine.first(Closed)
 
+    assert "alert" in closed.reason  # that is how it learns why
+    assert closed.untrusted
     assert server.machine.events == []
     assert "certificate" in server.reports[0]
+
+
+async def test_where_no_certificates_are_required_a_client_needs_none(nursery: trio.Nursery, tmp_path: Path) -> None:
+    settings = attrs.evolve(signed(tmp_path, make_ca("test authority"), "server"), require_client=False)
+    server, endpoint = await server_side(nursery, settings)
+
+    client = await client_side(nursery, endpoint)
+    await client.machine.first(Dialed)
+
+    assert (await server.machine.first(Accepted)).names == ()
 
 
 async def test_a_server_of_another_authority_is_refused(nursery: trio.Nursery, tmp_path: Path) -> None:
@@ -805,6 +866,20 @@ async def test_on_loopback_the_first_certificate_is_pinned(nursery: trio.Nursery
     assert client.machine.count(Dialed) == 1
 
 
+async def test_a_tool_pins_what_it_met_first_too(nursery: trio.Nursery) -> None:
+    pinning = ClientTls(TlsSettings(pin_loopback=True))
+    server, endpoint = await server_side(nursery)
+    await trio.aclose_forcefully(await dial_stream(endpoint, pinning, LIMITS))
+    await server.driver.stop()
+
+    impostor = Side()
+    await nursery.start(impostor.driver.run)
+    impostor.listen(ServerTls(TlsSettings()), endpoint.port)
+    with pytest.raises(DialError, match="another certificate") as refused:
+        await trio.aclose_forcefully(await dial_stream(endpoint, pinning, LIMITS))
+    assert refused.value.untrusted
+
+
 def test_pinning_is_for_loopback_only() -> None:
     pinning = ClientTls(TlsSettings(pin_loopback=True))
 
@@ -849,6 +924,29 @@ def test_pkcs12_stores_are_read(tmp_path: Path) -> None:
 
 
 # Made by keytool of Java 17: one EC key with a self-signed certificate, and that certificate as trusted.
+def test_what_a_pkcs12_store_holds_above_a_certificate_is_shown_with_it() -> None:
+    """Peers may trust the authority at the top alone."""
+    ca = make_ca("test authority")
+    pair = issue(ca, "node", local_names())
+
+    read = pkcs12_pair(key_store("node", pair, ca.certificate, "secret"), "secret", "keyStore.location")
+
+    assert x509.load_pem_x509_certificates(read.certificate) == [
+        x509.load_pem_x509_certificate(each.certificate) for each in (pair, ca)
+    ]
+
+
+def test_every_certificate_of_a_pkcs12_store_is_trusted() -> None:
+    ca = make_ca("test authority")
+    pair = issue(ca, "node", local_names())
+
+    trusted = pkcs12_certificates(key_store("node", pair, ca.certificate, "secret"), "secret", "trustStore.location")
+
+    assert set(x509.load_pem_x509_certificates(trusted)) == {
+        x509.load_pem_x509_certificate(each.certificate) for each in (pair, ca)
+    }
+
+
 JKS_KEYS = """
 /u3+7QAAAAIAAAABAAAAAQAFd2FsdHoAAAGh/wAGEgAAAH8wfTAOBgorBgEEASoCEQEBBQAEa6PDQ7R97caLVWo2MmsDiGs/GZCZ9m6yQbF+
 uUqYmOcDXn3rM+eNYWfS0WznEd/UWA5nF2NItgZprq0S3blrEEKEDtLabXg73TSSxXlmyNYn9eg9AkC38ugrHC5nZTua+ahJLL5q4ZKrFh4Y
@@ -886,6 +984,39 @@ async def test_jks_stores_are_read_and_their_single_certificates_trusted(nursery
     with pytest.raises(ConfigError, match=r"keyStore\.location: the password is wrong"):
         ServerTls(stores(keys, trust, "wrong"))
     ServerTls(TlsSettings(trust_store=str(trust)))  # without a password certificates can be read
+
+
+def hidden(key: bytes, password: str) -> bytes:
+    """A private key as Sun's protector keeps it."""
+    secret, block = password.encode("utf-16-be"), b"s" * 20
+    body = block
+    for at in range(0, len(key), 20):
+        block = hashlib.sha1(secret + block).digest()
+        body += bytes(a ^ b for a, b in zip(key[at : at + 20], block, strict=False))
+    body += hashlib.sha1(secret + key).digest()
+    whole = bytes.fromhex("300e060a2b060104012a021101010500") + b"\x04\x81%c" % len(body) + body
+    return b"\x30\x82" + struct.pack(">H", len(whole)) + whole
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_key_of_a_jks_store_may_have_a_password_of_its_own(tmp_path: Path, version: int) -> None:
+    [entry] = read_jks(base64.b64decode(JKS_KEYS), "changeit").keys
+    body, [certificate] = hidden(entry.key, "own"), entry.chain
+    kind = struct.pack(">H5s", 5, b"X.509") if version == 2 else b""
+    store = bytes.fromhex("feedfeed") + struct.pack(">IIIH5sQ", version, 1, 1, 5, b"waltz", 0)
+    store += struct.pack(">I", len(body)) + body + struct.pack(">I", 1)
+    store += kind + struct.pack(">I", len(certificate)) + certificate
+    digest = hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + store).digest()
+    path = tmp_path / "keys.jks"
+    path.write_bytes(store + digest)
+
+    def settings(key_password: str | None) -> TlsSettings:
+        return TlsSettings(key_store=str(path), key_store_password="changeit", key_password=key_password)
+
+    assert ServerTls(settings("own")).context is not None
+    for wrong in (None, "changeit"):
+        with pytest.raises(ConfigError, match=r"keyStore\.location: the password of a private key is wrong"):
+            ServerTls(settings(wrong))
 
 
 @given(st.data())
@@ -937,6 +1068,17 @@ def test_an_encrypted_key_without_its_password_is_a_config_error_and_nobody_is_a
 
     with pytest.raises(ConfigError, match="the private key is encrypted, and its password is not set"):
         ServerTls(TlsSettings(certificate=certificate, key=key))
+    assert ServerTls(TlsSettings(certificate=certificate, key=key, key_password="secret")).context is not None
+
+
+def test_a_peer_is_named_as_it_would_be_written_in_an_address() -> None:
+    assert peer_text(("127.0.0.1", 7)) == "127.0.0.1:7"
+    assert peer_text(("fe80::1", 7, 0, 2)) == "[fe80::1]:7"
+
+
+def test_a_key_that_needs_no_password_is_used_though_one_is_set(tmp_path: Path) -> None:
+    certificate, key = written(tmp_path, "one", self_signed("one"))
+
     assert ServerTls(TlsSettings(certificate=certificate, key=key, key_password="secret")).context is not None
 
 
@@ -1114,6 +1256,35 @@ def test_certificates_at_their_end_are_said_at_start(tmp_path: Path, lifetime: t
     else:
         [line] = said
         assert re.fullmatch(expected, line.split(": replace")[0] if "expires" in line else line)
+
+
+def test_a_certificate_is_told_from_one_that_is_not_valid_yet() -> None:
+    """The clock of the machine that made it was ahead, or this one's is behind."""
+    pem = issue(make_ca("test authority"), "node", ()).certificate
+    now = datetime.now(UTC)
+
+    assert expiry_problems(pem, "x", now) == []
+    [line] = expiry_problems(pem, "x", now - timedelta(hours=2))
+    assert line.startswith("x: certificate 'CN=node' is not valid before ")
+
+
+def test_a_certificate_ends_with_its_authority() -> None:
+    authority = issue(make_ca("above"), "test authority", (), timedelta(days=3))
+    ends = [
+        x509.load_pem_x509_certificate(pair.certificate).not_valid_after_utc
+        for pair in (authority, issue(authority, "node", ()))
+    ]
+    assert abs(ends[0] - ends[1]) <= timedelta(seconds=1)
+
+
+def test_an_authority_at_its_end_is_said_at_start(tmp_path: Path) -> None:
+    trusted, _ = written(tmp_path, "ca", issue(make_ca("above"), "test authority", (), timedelta(days=3)))
+    said: list[str] = []
+
+    ClientTls(TlsSettings(prefix="x.", ca=trusted), said.append)
+
+    [line] = said
+    assert line.startswith("x.ca: certificate 'CN=test authority' expires on ")
 
 
 async def test_peers_that_say_nothing_are_probed_for_a_minute_and_a_half_from_both_ends(nursery: trio.Nursery) -> None:

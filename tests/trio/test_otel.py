@@ -14,6 +14,7 @@ from typing import Any
 import h11
 import pytest
 import trio
+import trio.testing
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -22,10 +23,11 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 import waltz_trio as waltz
 from waltz_core.base.errors import ConfigError
+from waltz_core.base.tracing import Traced
 from waltz_trio.base.metrics import Registry
 from waltz_trio.config.config import Config
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
-from waltz_trio.node.otel import OtelExporter, otel_settings
+from waltz_trio.node.otel import OtelExporter, OtelSettings, otel_settings
 from waltz_trio.node.server_settings import server_settings
 from waltz_trio.node.storage_settings import storage_settings
 
@@ -44,6 +46,7 @@ class Receiver:
     def __init__(self) -> None:
         self.requests: list[Any] = []
         self.refusing = False
+        self.statuses: dict[str, int] = {}  # of paths that are not taken
         self.refused = 0
         self._news = trio.Event()
 
@@ -61,13 +64,13 @@ class Receiver:
                     body += event.data
                 else:
                     break
-            if self.refusing:
+            status = 503 if self.refusing else self.statuses.get(path, 200)
+            if status != 200:
                 self.refused += 1
             else:
                 self._take(path, body.decode())
             self._news.set()
             self._news = trio.Event()
-            status = 503 if self.refusing else 200
             answer = h11.Response(status_code=status, headers=[("Content-Length", "2")])
             for part in (answer, h11.Data(data=b"{}"), h11.EndOfMessage()):
                 await stream.send_all(connection.send(part) or b"")
@@ -217,6 +220,73 @@ async def test_a_receiver_that_is_away_is_named_once_and_gets_what_was_kept(capl
         await receiver.until(lambda: len({span.trace_id for _, span in receiver.spans()}) == 2)
         await receiver.until(lambda: any("answers again" in line for line in receiver.lines()))
     assert sum(told in record.getMessage() for record in caplog.records) == 4
+
+
+def exporter_to(host: str, port: int, told: list[str]) -> OtelExporter:
+    """One that sends when a test says so."""
+    settings = OtelSettings(host, port, "", 100.0, 1, True)
+    registry = Registry(trio.current_time)
+    return OtelExporter(settings, "x", lambda: "here", registry, "waltz.x", lambda level, text: told.append(text))
+
+
+@pytest.mark.parametrize("status", [302, 503])
+async def test_what_is_not_taken_of_one_signal_is_kept_and_sent_once(nursery: trio.Nursery, status: int) -> None:
+    told: list[str] = []
+    receiver = Receiver()
+    (listener,) = await nursery.start(partial(trio.serve_tcp, receiver.serve, 0, host="127.0.0.1"))
+    exporter = exporter_to("127.0.0.1", listener.socket.getsockname()[1], told)
+    exporter.trace(Traced(b"key", 0, 1, 7, 1, (("append", 1, 2),)))
+    receiver.statuses["/v1/traces"] = status
+    await exporter.send()
+    await exporter.send()
+    assert len(told) == 1
+    assert told[0].endswith(f"does not take what is sent: /v1/traces is answered with status {status}")
+
+    receiver.statuses.clear()
+    for _ in range(3):
+        await exporter.send()
+    assert [_transaction(span) for _, span in receiver.spans()] == ["7"]
+    assert len(told) == 2
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_receiver_that_does_not_answer_is_not_waited_for(autojump_clock: trio.testing.MockClock) -> None:
+    class Silent(trio.abc.HostnameResolver):
+        async def getaddrinfo(self, *arguments: object) -> Any:
+            await trio.sleep_forever()
+
+        async def getnameinfo(self, *arguments: object) -> Any:
+            await trio.sleep_forever()
+
+    trio.socket.set_custom_hostname_resolver(Silent())
+    told: list[str] = []
+    exporter = exporter_to("collector.example", 4318, told)
+    began = trio.current_time()
+    await exporter.send()
+    assert trio.current_time() - began == 10
+    assert told == [
+        "the receiver of OpenTelemetry at collector.example:4318 does not take what is sent: no answer within 10 s"
+    ]
+    await exporter.flush()  # at the end of a process
+    assert trio.current_time() - began == 12
+
+
+async def test_what_is_left_at_the_end_of_a_process_is_sent() -> None:
+    async with observed(**{"otel.traceEvery": 1, "otel.interval": 3_600_000}) as (receiver, cluster):
+        await append(cluster, 1)
+        assert receiver.spans() == []
+    assert {_transaction(span) for _, span in receiver.spans()} == {"0"}
+
+
+async def test_when_a_process_has_ended_nothing_collects_its_lines() -> None:
+    loggers = [logging.getLogger(name) for name in ("waltz.x", "waltz.zookeeper")]
+    before = [list(logger.handlers) for logger in loggers]
+    async with trio.open_nursery() as process:
+        process.start_soon(exporter_to("127.0.0.1", 1, []).run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [list(logger.handlers) for logger in loggers] != before
+        process.cancel_scope.cancel()
+    assert [list(logger.handlers) for logger in loggers] == before
 
 
 @pytest.mark.parametrize("where", ["a..b", "127.0.0.1:{port}/pr\u00e4fix"])

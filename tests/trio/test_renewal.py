@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from tests.trio.test_net import LIMITS, Side, signed, written
 from waltz_core.access.roles import Role, Roles, RolesChanged, Rule
-from waltz_core.base.edge import Accepted, Closed, Dial, Dialed, Level, Port, Send
+from waltz_core.base.edge import Accepted, CloseConn, Closed, Dial, Dialed, Level, Port, Send
 from waltz_core.base.errors import ConfigError
 from waltz_core.base.ids import Endpoint
 from waltz_trio.net.certificates import issue, make_ca
@@ -222,6 +223,19 @@ async def test_a_process_lets_go_of_a_peer_that_has_lost_the_role_of_its_port(
     await pair.server.machine.first(Closed)
     assert not await pair.dials(endpoint)
     assert pair.client.machine.count(RolesChanged) == 2
+
+
+async def test_roles_that_change_when_a_peer_is_gone_concern_it_no_more(nursery: trio.Nursery, tmp_path: Path) -> None:
+    pair = Pair(tmp_path, nursery)
+    endpoint = await pair.start()
+    assert await pair.dials(endpoint)
+    pair.client.do(CloseConn(-1, "done"))
+    await pair.server.machine.first(Closed)
+    await trio.testing.wait_all_tasks_blocked()
+
+    pair.client.driver.change_roles(Roles([Rule("server", Role.SERVER)]))
+
+    assert await pair.dials(endpoint)
 
 
 def test_without_files_nothing_is_ever_made_again() -> None:

@@ -178,6 +178,32 @@ async def test_a_server_joins_tells_its_state_and_leaves_in_order(nursery: trio.
         assert (await read_servers(client, PATHS))[0] == ()
 
 
+async def test_metrics_of_a_partition_go_with_it(nursery: trio.Nursery) -> None:
+    async def shown(server: ServerProcess) -> set[str]:
+        _, value = await get(server.http_port, "/metrics")
+        assert isinstance(value, dict)
+        return {name.split(".")[1] for name in value["gauges"] if ".partition-" in name}
+
+    async with cluster() as (store, _):
+        settings = {**SETTINGS, "zookeeper.sessionTimeout": 30_000}
+        first = ServerProcess(Config(settings), store)
+        await nursery.start(first.run)
+        await owns(first, 2)
+        with trio.fail_after(60):
+            while len(await shown(first)) != 2:
+                pass
+        second = ServerProcess(Config({**settings, "server.advertisedEndpoint": "server.example:8"}), store)
+        await nursery.start(second.run)
+        await owns(first, 1)
+        snapshot = first.snapshot()
+        assert snapshot is not None
+        with trio.fail_after(60):
+            while await shown(first) != {f"partition-{snapshot.partitions[0].partition_id}"}:
+                pass
+        first.cancel()
+        second.cancel()
+
+
 async def test_a_killed_server_stays_registered_for_its_session_time_out(nursery: trio.Nursery) -> None:
     async with cluster() as (store, client):
         server = ServerProcess(Config(SETTINGS), store)

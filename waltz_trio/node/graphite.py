@@ -10,6 +10,7 @@ import trio
 from waltz_core.base.edge import Level
 from waltz_trio.base.metrics import Registry
 from waltz_trio.config.config import Config
+from waltz_trio.net.dialer import why
 
 _DATAGRAM_MAX = 1400  # bytes, below the usual MTU
 _SEND_MAX = 10.0  # seconds
@@ -43,7 +44,9 @@ async def report_to_graphite(
         except (OSError, UnicodeError, trio.BrokenResourceError, trio.TooSlowError) as error:
             # UnicodeError: no name of a host can be so. It must not end the process that reports.
             if reached:
-                report(Level.WARNING, f"Graphite at {host}:{port} cannot be reached: {error}")
+                late = isinstance(error, trio.TooSlowError)
+                reason = f"no answer within {_SEND_MAX:.0f} s" if late else why(error)
+                report(Level.WARNING, f"Graphite at {host}:{port} cannot be reached: {reason}")
             reached = False
         else:
             if not reached:

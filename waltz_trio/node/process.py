@@ -130,6 +130,8 @@ class NodeProcess(ABC):
         """Ask for an orderly end: leave the cluster, write what is lazily written, release everything."""
         if self._driver is not None:
             self._driver.post(Shutdown())
+        else:
+            self._scope.cancel()  # it has only begun to start, and may be waiting for ZooKeeper
 
     def kill(self) -> None:
         """End as `kill -9` would: sockets are reset, nothing is flushed, synced or said."""
