@@ -415,11 +415,12 @@ async def test_a_signal_asks_for_an_orderly_end_and_a_second_one_does_not_wait_f
 @pytest.mark.usefixtures("system")
 async def test_a_process_that_does_not_end_in_order_is_ended(autojump_clock: trio.testing.MockClock) -> None:
     role = Role(obeys=False)
-    async with trio.open_nursery() as running:
-        running.start_soon(run_until_signal, role)
-        await role.running.wait()
-        await trio.testing.wait_all_tasks_blocked()
-        signal.raise_signal(signal.SIGTERM)
+    with trio.fail_after(60):
+        async with trio.open_nursery() as running:
+            running.start_soon(run_until_signal, role)
+            await role.running.wait()
+            await trio.testing.wait_all_tasks_blocked()
+            signal.raise_signal(signal.SIGTERM)
     assert role.said[1:] == [(Level.WARNING, "not ended in order after 10 s")]
 
 
