@@ -472,6 +472,30 @@ def test_of_two_members_that_catch_up_at_once_the_second_waits_and_finds_everyth
     second.close()
 
 
+def test_a_member_that_catches_up_waits_for_one_that_has_only_looked_at_the_mark_by_now(place: Place) -> None:
+    view = place.view(busy_timeout=60.0)
+    assert view.load_mark(0) == -1
+    other = psycopg.connect(place.where) if place.kind == "postgres" else pymysql.connect(**place.where)
+    theirs = other.cursor()
+    theirs.execute(f"SELECT HIGH_WATER_MARK FROM {view._table} WHERE PARTITION_ID = 0 FOR UPDATE")
+    goes_on = threading.Event()
+    found: list[dict[int, int]] = []
+
+    def read(partition: int, mark: int) -> waltz.Batch:
+        goes_on.set()
+        return transactions(mark + 1, 5)
+
+    thread = threading.Thread(target=lambda: found.append(view.catch_up({0: 5}, read)))
+    until_waits(place, thread, goes_on)
+    theirs.execute(f"UPDATE {view._table} SET HIGH_WATER_MARK = 5 WHERE PARTITION_ID = 0")
+    other.commit()
+    other.close()
+    thread.join()
+    assert found == [{0: 5}]
+    assert ids(view) == [], "all of it was theirs to apply"
+    view.close()
+
+
 def test_of_two_members_that_are_behind_a_third_the_second_waits_and_applies_what_is_left(place: Place) -> None:
     """Neither has a batch that begins where the mark is, so both look where it is."""
     goes_on = threading.Event()
