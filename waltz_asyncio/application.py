@@ -85,6 +85,7 @@ class Application(Block, Generic[S]):
             partition,
         )
 
+    @must_be_awaited
     @documented(trio_front.Application.submit_many)
     async def submit_many(
         self,

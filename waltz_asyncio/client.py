@@ -78,6 +78,7 @@ class Client:
 
         return await call(self._portal, run)
 
+    @must_be_awaited
     @documented(trio_front.Client.append_many)
     async def append_many(
         self, partition: int, appends: Iterable[Append], *, based_on: int | None = None
@@ -99,6 +100,7 @@ class Client:
 
         return await call(self._portal, run)
 
+    @must_be_awaited
     @documented(trio_front.Client.send_many)
     async def send_many(self, partition: int, appends: Iterable[Append], *, based_on: int | None = None) -> PendingMany:
         wanted = listed(appends, APPENDS)  # a generator of them runs in the caller's thread

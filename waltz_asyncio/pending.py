@@ -54,6 +54,8 @@ class PendingMany:
     @documented(trio_front.PendingMany.outcomes)
     async def outcomes(self) -> Outcomes:
         self._portal.check_own()
+        if self._pending.done:
+            return self._pending._outcomes()
         return await call(self._portal, self._pending.outcomes)
 
 

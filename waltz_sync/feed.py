@@ -9,6 +9,7 @@ from typing import NoReturn
 import waltz_trio as trio_front
 from waltz_core.base.errors import ClientClosedError
 from waltz_sync.blocks import Block
+from waltz_sync.callers import check_timeout
 from waltz_sync.held import Held
 from waltz_sync.portal import Portal
 from waltz_trio.client.shown import shown
@@ -126,6 +127,7 @@ class Feed(Delivery):
             count_max: transactions of a batch at most.
             timeout: seconds to wait for each batch; None = the time-out of the feed.
         """
+        check_timeout(timeout)
         self._portal.look(self._feed.batches, count_max)
         return Batches(self, count_max, self._timeout if timeout is None else timeout)
 

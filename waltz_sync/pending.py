@@ -80,6 +80,8 @@ class PendingMany:
         """
         self._portal.check()
         check_timeout(timeout)
+        if self._pending.done:
+            return self._pending._outcomes()
         return self._portal.call(self._pending.outcomes, timeout, _OUTCOMES_LATE)
 
 

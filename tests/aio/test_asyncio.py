@@ -393,10 +393,18 @@ def test_a_forgotten_await_is_an_error_when_the_block_is_left(cluster: ClusterTh
         async with client.materialize(waltz.DictView(count), [0]) as app:
             client.append(0, waltz.Append(b"x"))  # type: ignore[unused-coroutine]
             client.send(0, waltz.Append(b"x"))  # type: ignore[unused-coroutine]
+            client.append_many(0, [waltz.Append(b"x")])  # type: ignore[unused-coroutine]
+            client.send_many(0, [waltz.Append(b"x")])  # type: ignore[unused-coroutine]
             app.submit(add, "x", partition=0)  # type: ignore[unused-coroutine]
+            app.submit_many(add, [("x",)], partition=0)  # type: ignore[unused-coroutine]
             await app.submit(add, "x", partition=0)
+            await app.submit_many(add, [("x",)], partition=0)
+        await (await client.send_many(0, [waltz.Append(b"x")])).outcomes()
+        await client.append_many(0, [waltz.Append(b"x")])
 
-    with pytest.raises(RuntimeError, match=r"3 calls of append, send or submit were not awaited, .*await app\.submit"):
+    with pytest.raises(
+        RuntimeError, match=r"6 calls of append, send or submit, or of their _many, .*await app\.submit"
+    ):
         run(cluster, body)
     assert threads() == []
 
@@ -407,6 +415,7 @@ def test_a_task_that_is_cancelled_before_its_first_step_is_no_forgotten_await(cl
         tasks = [
             asyncio.create_task(client.append(0, waltz.Append(b"x"))),
             asyncio.create_task(client.send(0, waltz.Append(b"x"))),
+            asyncio.create_task(client.send_many(0, [waltz.Append(b"x")])),
         ]
         for task in tasks:
             task.cancel()
@@ -449,6 +458,18 @@ def test_calls_after_the_block_say_that_it_is_over(cluster: ClusterThread) -> No
             pass
         with pytest.raises(waltz.ClientClosedError):
             await client.append(0, waltz.Append(b"late"))
+
+    asyncio.run(main())
+
+
+def test_outcomes_that_are_known_are_told_after_the_block(cluster: ClusterThread) -> None:
+    async def main() -> None:
+        async with waltz.open_client(cluster.url) as client:
+            one = await client.send(0, waltz.Append(b"x"))
+            many = await client.send_many(0, [waltz.Append(b"x")] * 2)
+        assert (one.done, many.done) == (True, True), "the block has waited for them"
+        first = await one.outcome()
+        assert list((await many.outcomes()).runs()) == [(0, first + 1, 2)]
 
     asyncio.run(main())
 

@@ -353,6 +353,8 @@ def test_an_interrupt_that_meets_an_arrival_leaves_it_to_who_reads_on(
 def test_a_time_out_is_a_number_of_seconds(client: waltz.Client, timeout: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="timeout is"):
         client.committed_mark(0, timeout=timeout)
+    with client.feed(0, after=-1) as feed, pytest.raises((TypeError, ValueError), match="timeout is"):
+        feed.batches(5, timeout=timeout)
 
 
 def test_nobody_answers() -> None:
@@ -388,6 +390,7 @@ def test_use_after_the_block_is_refused(cluster: ClusterThread) -> None:
     with waltz.open_client(cluster.url) as client:
         pending = client.send(0, waltz.Append("x", TEXT))
         receipt = pending.outcome()
+        several = client.send_many(0, [waltz.Append("x", TEXT)] * 2)
         with client.materialize(waltz.DictView(count), [1]) as app:
             pass
         with pytest.raises(waltz.ClientClosedError):
@@ -408,6 +411,7 @@ def test_use_after_the_block_is_refused(cluster: ClusterThread) -> None:
         with pytest.raises(waltz.ClientClosedError):
             call()
     assert pending.outcome() == receipt
+    assert list(several.outcomes(timeout=0).runs()) == [(0, receipt + 1, 2)], "the block has waited for them"
 
 
 def test_a_block_that_is_entered_while_its_client_ends_says_that_it_was_closed() -> None:

@@ -167,13 +167,19 @@ async def test_an_await_that_is_missing_is_an_error_when_the_block_ends() -> Non
     async with small_cluster() as cluster:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # the interpreter complains too, where it is asked to
-            text = "3 calls of append, send or submit were not awaited, and appended nothing"
+            text = "6 calls of append, send or submit, or of their _many, were not awaited, and appended nothing"
             with pytest.raises(RuntimeError, match=text):  # noqa: PT012
                 async with waltz.open_client(cluster.url) as client:
                     client.append(0, waltz.Append(b""))  # type: ignore[unused-coroutine]
                     client.send(0, waltz.Append(b""))  # type: ignore[unused-coroutine]
+                    client.append_many(0, [waltz.Append(b"")])  # type: ignore[unused-coroutine]
+                    client.send_many(0, [waltz.Append(b"")])  # type: ignore[unused-coroutine]
                     async with client.materialize(waltz.DictView[Any](lambda txn, state: None)) as app:
                         app.submit(lambda state: None, partition=0)  # type: ignore[unused-coroutine]
+                        app.submit_many(lambda state: None, [()], partition=0)  # type: ignore[unused-coroutine]
+                        await app.submit_many(lambda state: None, [()], partition=0)
+                    await (await client.send_many(0, [])).outcomes()
+                    await client.append_many(0, [])
                     await client.append(0, waltz.Append(b""))
             gc.collect()
     assert cluster.logs[0].mark == 0

@@ -8,8 +8,8 @@ call (`send_many`) go into columns; most of them are plain, and cost no Python s
 is bounded by bytes (`client.sendWindow`): `send` and `send_many` wait at the bound, and let other tasks run now and
 then below it.
 
-A coroutine of `append`, `send` or `submit` that nobody awaits appends nothing. Each is counted from its making to its
-first step, so that a forgotten `await` is an error when the client ends.
+A coroutine of `append`, `send` or `submit`, or of their `_many`, that nobody awaits appends nothing. Each is counted
+from its making to its first step, so that a forgotten `await` is an error when the client ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import trio
 from trio_util import RepeatedEvent
 
-from waltz_core.base.errors import ClientError
+from waltz_core.base.errors import ClientError, LockConflictError, NotCommittedError
 from waltz_core.base.log import PROBE_MARK
 from waltz_core.client.calls import Committed, Failed, Flush, Flushed, Reason, Submit, SubmitMany
 from waltz_core.client.columns import NO_LOCKS, Columns, signed_crc, take_alike, take_plain
@@ -51,7 +51,7 @@ class Appends:
         self.unjudged: set[Pending] = set()
         self.unjudged_size = 0
         self._rows = SentRows(life)
-        self.unstarted = 0  # calls of `append`, `send` and `submit` that nobody has awaited
+        self.unstarted = 0  # calls of `append`, `send` and `submit`, and of their `_many`, that nobody has awaited
         self._life = life
         self.encoder = Encoder(life, limits, mark_for)
         self._encode = self.encoder.row
@@ -81,8 +81,28 @@ class Appends:
         self._life.check_thread()
         return await self.submit(partition, append, based_on).outcome()
 
-    async def send_many(self, partition: int, appends: Iterable[Append], based_on: int | None) -> PendingMany:
+    def append_many(
+        self, partition: int, appends: Iterable[Append], based_on: int | None
+    ) -> Coroutine[Any, Any, list[Receipt | LockConflictError | NotCommittedError]]:
+        """See `Client.append_many`."""
+        self.unstarted += 1
+        return self._append_many(partition, appends, based_on)
+
+    async def _append_many(
+        self, partition: int, appends: Iterable[Append], based_on: int | None
+    ) -> list[Receipt | LockConflictError | NotCommittedError]:
+        pending = await self._send_many(partition, appends, based_on)
+        return list(await pending.outcomes())
+
+    def send_many(
+        self, partition: int, appends: Iterable[Append], based_on: int | None
+    ) -> Coroutine[Any, Any, PendingMany]:
         """See `Client.send_many`."""
+        self.unstarted += 1
+        return self._send_many(partition, appends, based_on)
+
+    async def _send_many(self, partition: int, appends: Iterable[Append], based_on: int | None) -> PendingMany:
+        self.unstarted -= 1
         many = PendingMany(self._life.check_open(partition))
         if based_on is not None and based_on is not PROBE_MARK:
             based_on = mark_of(based_on, "based_on")

@@ -185,7 +185,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         """
         return self._submits.submit(decide, args, partition, until, decline, retry, key, submission, expects)
 
-    async def submit_many(
+    def submit_many(
         self,
         decide: Callable[[S, *Ts], Append | None],
         arguments: Iterable[tuple[*Ts]],
@@ -196,7 +196,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         retry: Retry = Retry(),  # noqa: B008 - a value
         keys: Iterable[str | Key] | None = None,
         expects: Iterable[Iterable[LockLike]] | None = None,
-    ) -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
+    ) -> Coroutine[Any, Any, list[Receipt | RetriesExhaustedError | KeyReusedError | None]]:
         """Submit `decide` with each of `arguments`, and wait for all of them at once.
 
         Each commits or declines for itself, in any order; several are decided in one snapshot. How many are under way
@@ -220,7 +220,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
                 sent yet is dropped, what was sent stays under way.
         """
         options = Options(partition, until, decline, retry)
-        return await self._submits.submit_many(decide, arguments, options, keys, expects)
+        return self._submits.submit_many(decide, arguments, options, keys, expects)
 
     async def caught_up(self, partition: int | None = None, *, to: int | None = None) -> None:
         """Wait until the view has applied everything that was committed when this was called.

@@ -179,7 +179,7 @@ def not_an_append(value: object) -> TypeError:
 def not_awaited(count: int) -> RuntimeError:
     """What to raise at the end of a client for calls that were made and not awaited."""
     return RuntimeError(
-        f"{count} calls of append, send or submit were not awaited, and appended nothing; write: "
+        f"{count} calls of append, send or submit, or of their _many, were not awaited, and appended nothing; write: "
         "await client.append(...), await app.submit(...)"
     )
 

@@ -194,9 +194,9 @@ class Client:
         """
         return self._appends.append(partition, append, based_on)
 
-    async def append_many(
+    def append_many(
         self, partition: int, appends: Iterable[Append], *, based_on: int | None = None
-    ) -> list[Receipt | LockConflictError | NotCommittedError]:
+    ) -> Coroutine[Any, Any, list[Receipt | LockConflictError | NotCommittedError]]:
         """Append many transactions and wait for all of them at once; no retries.
 
         They commit in their order, each for itself. If one cannot be sent at all, those before it stay under way.
@@ -214,8 +214,7 @@ class Client:
             ClientClosedError, ClientFailedError: the outcome of some is unknown.
             PartitionNotFoundError: no such partition.
         """
-        pending = await self.send_many(partition, appends, based_on=based_on)
-        return list(await pending.outcomes())
+        return self._appends.append_many(partition, appends, based_on)
 
     def send(self, partition: int, append: Append, *, based_on: int | None = None) -> Coroutine[Any, Any, Pending]:
         """Queue an append and return; appends of a partition commit in the order of their sends, or not at all.
@@ -225,7 +224,9 @@ class Client:
         """
         return self._appends.send(partition, append, based_on)
 
-    async def send_many(self, partition: int, appends: Iterable[Append], *, based_on: int | None = None) -> PendingMany:
+    def send_many(
+        self, partition: int, appends: Iterable[Append], *, based_on: int | None = None
+    ) -> Coroutine[Any, Any, PendingMany]:
         """Queue many appends and return; as many calls of `send` would, at a fraction of their cost.
 
         Waits only while `client.sendWindow` bytes are under way. If one cannot be sent at all, those before it stay
@@ -242,7 +243,7 @@ class Client:
         Raises:
             PartitionNotFoundError: no such partition.
         """
-        return await self._appends.send_many(partition, appends, based_on)
+        return self._appends.send_many(partition, appends, based_on)
 
     async def flush(self, partition: int | None = None) -> None:
         """Wait until every earlier append of this client (to one partition or all) has an outcome."""

@@ -155,7 +155,19 @@ class Submits:
                 await self._leave(part, [call])
         return outcome_of(part, call)
 
-    async def submit_many(
+    def submit_many(
+        self,
+        decide: Callable[..., Any],
+        arguments: Iterable[tuple[Any, ...]],
+        options: Options,
+        keys: Iterable[str | Key] | None,
+        expects: Iterable[Iterable[LockLike]] | None,
+    ) -> Coroutine[Any, Any, list[Receipt | RetriesExhaustedError | KeyReusedError | None]]:
+        """See `Application.submit_many`."""
+        self._engine.appends.unstarted += 1
+        return self._submit_many(decide, arguments, options, keys, expects)
+
+    async def _submit_many(
         self,
         decide: Callable[..., Any],
         arguments: Iterable[tuple[Any, ...]],
@@ -163,7 +175,7 @@ class Submits:
         keys: Iterable[str | Key] | None,
         expects: Iterable[Iterable[LockLike]] | None,
     ) -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
-        """See `Application.submit_many`."""
+        self._engine.appends.unstarted -= 1
         options.check()
         check_decide(decide)
         if inspect.iscoroutinefunction(decide):
