@@ -17,9 +17,10 @@ import trio
 
 import waltz_asyncio as waltz
 from tests.sync.conftest import ClusterThread
-from waltz_asyncio.bridge import enter, leave
+from waltz_asyncio.bridge import enter, leave, look
 from waltz_sync.held import Held
 from waltz_sync.portal import Portal
+from waltz_testing import running_cluster
 from waltz_trio.client import at_work
 
 TEXT = waltz.Utf8()
@@ -317,6 +318,37 @@ def test_a_cancelled_body_leaves_every_block(cluster: ClusterThread) -> None:
     assert threads() == []
 
 
+def test_a_client_whose_leaving_is_cancelled_leaves_nothing() -> None:
+    async def main(cluster: ClusterThread) -> None:
+        async def hold() -> None:
+            async with waltz.open_client(cluster.url) as client:
+                await client.ready([0])
+                cluster.kill_server()
+                await client.send(0, waltz.Append(b"x"))
+                leaving.set()
+
+        leaving = asyncio.Event()
+        task = asyncio.create_task(hold())
+        await leaving.wait()
+        assert threads() == ["waltz_sync"], "it waits for an outcome that no server tells"
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with running_cluster(partitions=1) as cluster:
+        asyncio.run(main(cluster))
+        assert threads() == []
+
+
+def test_a_feed_that_is_left_is_forgotten(cluster: ClusterThread) -> None:
+    async def body(client: waltz.Client) -> None:
+        async with client.feed(3, after=-1):
+            pass
+        assert look(client._portal, dict, client._feeds) == {}
+
+    run(cluster, body)
+
+
 def test_an_application_that_cannot_go_on_says_so(cluster: ClusterThread) -> None:
     def poisoned(txn: waltz.Transaction, state: Any) -> None:
         if txn.data_is_poison:  # type: ignore[attr-defined]
@@ -405,6 +437,17 @@ def test_a_forgotten_await_is_an_error_when_the_block_is_left(cluster: ClusterTh
     with pytest.raises(
         RuntimeError, match=r"6 calls of append, send or submit, or of their _many, .*await app\.submit"
     ):
+        run(cluster, body)
+    assert threads() == []
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_a_forgotten_await_does_not_hide_what_the_body_raised(cluster: ClusterThread) -> None:
+    async def body(client: waltz.Client) -> None:
+        client.append(0, waltz.Append(b"x"))  # type: ignore[unused-coroutine]
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
         run(cluster, body)
     assert threads() == []
 

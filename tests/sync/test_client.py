@@ -330,6 +330,22 @@ def test_a_feed_goes_on_after_a_time_out(client: waltz.Client) -> None:
         assert (found.load(TEXT), feed.mark) == ("now", mark)
 
 
+def test_batches_have_the_time_out_of_their_feed_or_their_own_and_none_at_all_is_one(client: waltz.Client) -> None:
+    late = threading.Timer(60, lambda: client.append(2, waltz.Append("so that nobody waits for ever", TEXT)))
+    with client.feed(2, after=waltz.TAIL, timeout=0) as hurried:
+        late.start()
+        for feed in (hurried, hurried.batches(5), hurried.batches(5, timeout=0.01)):
+            with pytest.raises(TimeoutError, match="no further transaction has come"):
+                next(feed)
+    late.cancel()
+    with client.feed(2, after=waltz.TAIL) as patient:
+        batches = patient.batches(5, timeout=0)
+        with pytest.raises(TimeoutError, match="no further transaction has come"):
+            next(batches)
+        found = client.append(2, waltz.Append("x", TEXT))
+        assert next(patient).id == found
+
+
 def test_an_interrupt_that_meets_an_arrival_leaves_it_to_who_reads_on(
     client: waltz.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

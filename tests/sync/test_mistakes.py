@@ -264,6 +264,31 @@ async def test_a_client_that_is_entered_again_is_refused(cluster: RunningCluster
         await client.append(1, something(None))
 
 
+def test_a_client_of_another_front_that_is_entered_again_is_refused_and_starts_no_thread(
+    cluster: RunningCluster,
+) -> None:
+    def threads() -> int:
+        return sum(thread.name == "waltz_sync" for thread in threading.enumerate())
+
+    block = waltz_sync.open_client(cluster.url)
+    with block as client:
+        with pytest.raises(RuntimeError, match="entered once: call"):
+            block.__enter__()
+        assert threads() == 1
+        client.append(1, something(None))
+
+    async def main() -> None:
+        block = waltz_asyncio.open_client(cluster.url)
+        async with block as client:
+            with pytest.raises(RuntimeError, match="entered once: call"):
+                await block.__aenter__()
+            assert threads() == 1
+            await client.append(1, something(None))
+
+    asyncio.run(main())
+    assert threads() == 0
+
+
 def make_nothing(path: Path) -> Path:
     return path / "no" / "view.db"
 

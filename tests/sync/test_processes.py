@@ -13,12 +13,19 @@ from tests import notebooks
 from tests.sync.conftest import ClusterThread
 
 FORK = """
-import os, sys, warnings
+import contextlib, os, sys, warnings
 import waltz_sync as waltz
 
 warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads, which is what this is about
 
-with waltz.open_client(sys.argv[1]) as client:
+@contextlib.contextmanager
+def left():
+    try:
+        yield
+    except LookupError:
+        os._exit(0)
+
+with left(), waltz.open_client(sys.argv[1]) as client:
     pending = client.send(0, waltz.Append(b"parent"))
     pending.outcome()
     with client.materialize(waltz.DictView(lambda txn, state: None), [1]) as app, client.feed(0, after=-1) as feed:
@@ -39,10 +46,10 @@ with waltz.open_client(sys.argv[1]) as client:
                     assert "forked from it" in str(error) and "open_client in each process" in str(error), error
                 else:
                     os._exit(1)
-    if not child:  # every block was left
+    if not child:  # every block within was left
         with waltz.open_client(sys.argv[1]) as own:
             own.append(0, waltz.Append(b"child"))
-        os._exit(0)
+        raise LookupError("that of the client is left, too")
     assert os.waitpid(child, 0)[1] == 0
     client.append(0, waltz.Append(b"the parent goes on"))
 print("done")

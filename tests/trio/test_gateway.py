@@ -30,11 +30,16 @@ import waltz_trio as waltz
 from waltz_core.access.bodies import Bodies
 from waltz_core.access.port_turns import PIECE, STREAM
 from waltz_core.base.errors import ConfigError
-from waltz_core.gateway import json_text
+from waltz_core.gateway import calls, json_text
 from waltz_core.gateway.door import token_hash
+from waltz_core.gateway.keyed import Done
+from waltz_core.gateway.problems import Outcome, Problem
+from waltz_core.gateway.quotas import Limits, Quotas
+from waltz_core.gateway.topics import Place, Topic
 from waltz_trio.cli.gateway import tls_of
 from waltz_trio.config.config import Config
 from waltz_trio.config.gateway import gateway_settings
+from waltz_trio.gateway.appends import Appends
 from waltz_trio.gateway.clusters import Cluster
 from waltz_trio.gateway.service import Gateway, http_limits, refuse
 from waltz_trio.gateway.sockets import Socket
@@ -578,6 +583,80 @@ async def test_a_client_that_broke_is_replaced_by_whoever_asks_next() -> None:
             with pytest.raises(waltz.ClientFailedError, match="a cluster does not answer"):
                 await ask()
             assert [await ask(), await ask()] == [f"client {opened}"] * 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_feeds_of_one_partition_have_a_client_each_and_a_few_of_these_are_kept() -> None:
+    opened: set[str] = set()
+
+    @asynccontextmanager
+    async def open_one(source: str) -> AsyncIterator[Any]:
+        name = f"client {len(opened)}"
+        opened.add(name)
+        yield name
+        opened.discard(name)
+
+    async with trio.open_nursery() as nursery:
+        clients = Cluster("a cluster", nursery, lambda level, text: None, open_one)
+        async with AsyncExitStack() as stack:
+            given = [await stack.enter_async_context(clients.reader(0)) for _ in range(7)]
+            assert len(set(given)) == len(opened) == 7
+            await stack.enter_async_context(clients.reader(1))
+            assert len(opened) == 7, "one of them has no feed of that partition"
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(opened) == 4
+        async with clients.reader(0) as again:
+            assert again in given
+        nursery.cancel_scope.cancel()
+
+
+def an_append(text: bytes) -> calls.Append:
+    return calls.Append(Place(Topic("pay", "a cluster", (0,)), 0, 0), text, 0, (), (), (), None, None)
+
+
+async def test_an_append_that_fails_is_counted_no_more_and_said_in_the_log_where_the_gateway_is_why() -> None:
+    said: list[str] = []
+
+    @asynccontextmanager
+    async def open_one(source: str) -> AsyncIterator[waltz.Client]:
+        raise LookupError("mine")
+        yield
+
+    async with trio.open_nursery() as nursery:
+        quotas = Quotas(Limits(appends_per_caller=1))
+        appends = Appends(nursery, quotas, lambda level, text: said.append(text), timeout=PATIENCE, window=1)
+        clients = Cluster("a cluster", nursery, lambda level, text: None, open_one)
+        for _ in range(2):
+            problem = await appends.append("me", an_append(b"x"), clients)
+            assert isinstance(problem, Problem)
+            assert (problem.status, problem.code, problem.outcome) == (500, "gateway-failed", Outcome.REFUSED)
+            assert (quotas.appends, quotas.size) == (0, 0)
+        nursery.cancel_scope.cancel()
+    assert said == ["an append to pay failed: LookupError('mine')"] * 2
+
+
+async def test_an_append_that_was_given_up_before_it_left_never_leaves(cluster: EmbeddedCluster) -> None:
+    """It is refused: its caller may send it again."""
+    there = trio.Event()
+
+    @asynccontextmanager
+    async def open_one(source: str) -> AsyncIterator[waltz.Client]:
+        await there.wait()
+        async with waltz.open_client(cluster.url) as client:
+            yield client
+
+    async with trio.open_nursery() as nursery:
+        clients = Cluster("a cluster", nursery, lambda level, text: None, open_one)
+        hurried, patient = (
+            Appends(nursery, Quotas(Limits()), lambda level, text: None, timeout=timeout, window=1)
+            for timeout in (0.01, PATIENCE)
+        )
+        problem = await hurried.append("me", an_append(b"given up"), clients)
+        assert isinstance(problem, Problem)
+        assert (problem.status, problem.outcome) == (504, Outcome.REFUSED)
+        there.set()
+        for number in range(2):
+            assert await patient.append("me", an_append(b"again"), clients) == Done(number, repeated=False)
         nursery.cancel_scope.cancel()
 
 

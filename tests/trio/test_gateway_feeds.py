@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import ssl
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from tests.trio.small_cluster import small_cluster
 from tests.trio.test_gateway import AT, PATIENCE, Desk, Events, cluster, desk, gateway
 from waltz_core.base.ids import Endpoint
 from waltz_core.gateway.door import token_hash
-from waltz_trio.gateway.vitals import GROUP
+from waltz_core.gateway.quotas import Limits, Quotas
+from waltz_trio.gateway.clusters import Cluster
+from waltz_trio.gateway.vitals import GROUP, Vitals
 from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.net.endpoints import endpoints
 from waltz_trio.net.http import HttpServer
@@ -188,6 +191,32 @@ async def test_health_names_the_cluster_that_does_not_answer(cluster: EmbeddedCl
             said = await health_of(Endpoint("127.0.0.1", port))
         assert said["gateway-health-check"]["healthy"] is False
         assert list(said["gateway-health-check"]["reasons"]) == [cluster.url]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_ends_by_an_error_of_its_own_is_the_trouble_of_one_cluster() -> None:
+    """The gateway goes on: others are served beside it."""
+
+    @asynccontextmanager
+    async def open_one(source: str) -> AsyncIterator[waltz.Client]:
+        raise LookupError(source)
+        yield
+
+    async with trio.open_nursery() as nursery:
+        clusters = {"one": (Cluster("one", nursery, lambda level, text: None, open_one), 0)}
+        vitals = Vitals(clusters, lambda: (), Quotas(Limits()))
+        before = vitals.health()
+        nursery.start_soon(vitals.run)
+        with trio.fail_after(PATIENCE):
+            while vitals.health() == before:
+                await trio.lowlevel.checkpoint()
+        well, said = vitals.health()
+        assert not well
+        assert said["gateway-health-check"] == {
+            "healthy": False,
+            "clusters": {"one": False},
+            "reasons": {"one": "LookupError('one')"},
+        }
         nursery.cancel_scope.cancel()
 
 

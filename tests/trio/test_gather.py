@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from waltz_core.wire.shared import AccessLevel, Trouble
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_core.zookeeper.store_metadata import add_storage_node
 from waltz_core.zookeeper.znodes import ServerDescriptor, encode_server_descriptor
+from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.listener import bind
@@ -80,6 +82,52 @@ async def test_what_a_storage_node_says_of_itself_is_kept(tmp_path: Path) -> Non
     assert node.replicas is not None
     assert sorted(node.replicas) == [0, 1]
     assert all(replica.available and replica.state == "open" for replica in node.replicas.values())
+
+
+async def test_a_certificate_that_is_shown_and_cannot_be_read_ends_no_look(tmp_path: Path) -> None:
+    """OpenSSL shows one of an X.509 version that there is not, or with a date that there is not."""
+    pair = issue(make_ca("ours"), "storage", ["localhost"])
+    der = ssl.PEM_cert_to_DER_cert(pair.certificate.decode().partition("-----END CERTIFICATE-----")[0] + _PEM_END)
+    version, month = der.index(b"\xa0\x03\x02\x01\x02") + 4, der.index(b"\x17\x0d") + 4
+    strange = (
+        der[:version] + b"\x05" + der[version + 1 :],
+        der[:month] + b"13" + der[month + 2 :],
+    )
+    async with (
+        embedded_cluster(tmp_path, partitions=1, storage_nodes=1) as cluster,
+        open_znode_client(cluster.znodes) as zk,
+        trio.open_nursery() as nursery,
+    ):
+        settings = TlsSettings(certificate=f"{tmp_path}/tls/node.pem", key=f"{tmp_path}/tls/node.key", verify=False)
+        for number, certificate in enumerate(strange):
+            file = tmp_path / "strange.pem"
+            file.write_bytes(pair.key + b"\n" + ssl.DER_cert_to_PEM_cert(certificate).encode())
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(file)
+            port = await nursery.start(_show, context)
+            await change_store(zk, PATHS, lambda maps, _: add_storage_node(maps, f"127.0.0.1:{port}", number, port))  # noqa: B023 - at once
+        tool = Tool(zk, PATHS, await read_store_params(zk, PATHS), ClientTls(settings), NetLimits())
+        with trio.fail_after(60):
+            view = await gather(tool, 2)
+        assert len(view.storages) == 3
+        assert len(view.certificates) == 2, "of the server and of the storage node that are there"
+        nursery.cancel_scope.cancel()
+
+
+_PEM_END = "-----END CERTIFICATE-----\n"
+
+
+async def _show(context: ssl.SSLContext, task_status: trio.TaskStatus[int]) -> None:
+    """Show a certificate to whoever comes, and say nothing."""
+
+    async def serve(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError):
+            await trio.SSLStream(stream, context, server_side=True).receive_some(1)
+            await trio.sleep_forever()
+
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    task_status.started(listener.socket.getsockname()[1])
+    await trio.serve_listeners(serve, [listener])
 
 
 class Elder:

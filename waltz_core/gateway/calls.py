@@ -168,8 +168,8 @@ def route(topics: Topics, asked: Asked) -> Call | Place:
             return ReadRecords(place_of(topic, number), first, count, _form(asked))
         case ["partitions", number, "socket"]:
             _only(asked, "GET", "after", "payload")
-            place = place_of(topic, number)
-            return OpenSocket(place, FollowFeed(place, _after(asked), _form(asked)) if "after" in asked.query else None)
+            place, form = place_of(topic, number), _form(asked)
+            return OpenSocket(place, FollowFeed(place, _after(asked), form) if "after" in asked.query else None)
         case ["partitions", number, "feed"]:
             _only(asked, "GET", "after", "payload")
             return FollowFeed(place_of(topic, number), _after(asked), _form(asked))

@@ -156,6 +156,16 @@ def _servers(view: ClusterView) -> Iterator[Finding]:
                 about=(findings.server(server.name),),
                 because=(findings.port(server.name),),
             )
+        elif server.problem and not server.unusable:  # else the storage node for which it waits is named
+            yield Finding(
+                "server-silent",
+                f"server {server.name} (id {server.descriptor.server_id}) answers some questions, and then no more: "
+                f"{server.problem}",
+                "look at its log; restart it if this does not end: waltz server run CONFIG.yml",
+                about=(findings.server(server.name),),
+                because=(findings.port(server.name), *(findings.storage(node.name) for node in view.storages)),
+                settles=True,  # one that ends just now
+            )
         if server.key is not None and server.key != view.key:
             yield Finding(
                 "two-clusters",

@@ -45,6 +45,15 @@ def proxies(view: ClusterView) -> Iterator[Finding]:
                 about=(findings.server(server.name),),
                 because=(findings.port(server.name),),
             )
+        elif server.problem:
+            yield Finding(
+                "proxy-silent",
+                f"proxy {server.name} answers some questions, and then no more: {server.problem}",
+                f"look at its log; restart it if this does not end: {_RUN}",
+                about=(findings.server(server.name),),
+                because=(findings.port(server.name),),
+                settles=True,  # one that ends just now
+            )
         yield from _cut_off(server, cluster)
 
 

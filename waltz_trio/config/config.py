@@ -62,6 +62,8 @@ class Config:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path} is not UTF-8: {error.reason}") from error
+        except ValueError as error:  # a zero byte in the path
+            raise ConfigError(f"cannot read {str(path)!r}: {error}") from error
         return cls.parse(text, str(path))
 
     @classmethod

@@ -61,8 +61,8 @@ class Vitals:
                 try:
                     await cluster.committed_mark(partition)
                     trouble = ""
-                except WaltzError as error:
-                    trouble = str(error)
+                except Exception as error:  # of any type: other clusters are served, and watched, all the same
+                    trouble = str(error) if isinstance(error, WaltzError) else repr(error)
             self._troubles[source] = trouble
             await trio.sleep(_EVERY)
 

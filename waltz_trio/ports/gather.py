@@ -335,6 +335,10 @@ async def _certificate(tool: Tool, endpoint: Endpoint, certificates: list[Certif
             return
         from cryptography import x509  # a server loads this file when it starts, and seldom looks at a certificate
 
-        certificate = x509.load_der_x509_certificate(der)
-        ends = int(certificate.not_valid_after_utc.timestamp() * 1000)
-        certificates.append(CertificateView(str(endpoint), certificate.subject.rfc4514_string(), ends))
+        try:
+            certificate = x509.load_der_x509_certificate(der)
+            ends = int(certificate.not_valid_after_utc.timestamp() * 1000)
+            subject = certificate.subject.rfc4514_string()
+        except (ValueError, x509.InvalidVersion):  # OpenSSL shows what this library does not read
+            return
+        certificates.append(CertificateView(str(endpoint), subject, ends))

@@ -98,8 +98,10 @@ READ = [
         (asked("/topics/pay/partitions/1/records", "first=1&first=2"), 400, "bad-parameter"),
         (asked("/topics/pay/partitions/1/records", "first=-1"), 400, "bad-parameter"),
         (asked("/topics/pay/partitions/1/records", "first=0&count=1001"), 400, "bad-parameter"),
+        (asked("/topics/pay/partitions/1/records", "first=0&count=0"), 400, "bad-parameter"),
         (asked("/topics/pay/partitions/1/records", "first=9223372036854775808"), 400, "bad-parameter"),
         (asked("/topics/pay/partitions/1/records", "first=0&payload=xml"), 400, "bad-parameter"),
+        (asked("/topics/pay/partitions/1/socket", "payload=xml"), 400, "bad-parameter"),
         (asked("/topics/pay/partitions/1/feed"), 400, "missing-parameter"),
         (asked("/topics/pay/partitions/1/feed", "after=-2"), 400, "bad-parameter"),
         (asked("/topics/pay/partitions/1/feed", "after=1", last_event_id="x"), 400, "bad-parameter"),
@@ -165,6 +167,7 @@ def test_payloads_go_as_they_came(body: bytes, payload: bytes) -> None:
         b'{"text":"x","locks":{"append":[["a"]]}}', b'{"text":"x","locks":{"append":[["a",1.5]]}}',
         b'{"text":"x","locks":{"append":[["",1]]}}', b'{"text":"x","locks":{"append":[["\\ud800",1]]}}',
         b'{"text":"x","locks":{"append":[["a",9223372036854775808]]}}', b'{"text":"x","locks":{"write":[["a",1]]}}',
+        b'{"text":"x","locks":{"read":[["a",1]]}}', b'{"base64":"AA!A="}', b'{"base64":"AAA=\\n"}',
         b'{"text":"x","key":"1:a"}', b'{"json":[],"key":"1:a"}', b'{"json":{},"key":"a"}', b'{"json":{},"key":1}',
         b'{"json":{"idempotencyKey":"2:b"},"key":"1:a"}', b'{"json":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     ],
@@ -238,6 +241,24 @@ def test_what_a_caller_may(caller: Caller, allowed: str) -> None:
     assert [name for name, problem in problems.items() if problem is None] == allowed.split()
     status = 403 if caller.knows("pay") else 404
     assert {problem.status for problem in problems.values() if problem is not None} <= {status}
+
+
+def test_a_message_of_a_socket_appends_for_who_may_append() -> None:
+    """A socket with a feed is opened by who may read: what comes through it is held against his roles once more."""
+    text = '{"ref":7,"text":"x"}'
+    ref, refused = calls.read_message(Caller("r", ("pay",), ()), AT, text)
+    assert isinstance(refused, Problem)
+    assert (ref, refused.status, refused.code) == (7, 403, "not-allowed")
+    ref, append = calls.read_message(Caller("a", (), ("pay",)), AT, text)
+    assert isinstance(append, calls.Append)
+    assert (ref, append.payload) == (7, b"x")
+
+
+@pytest.mark.parametrize(("ref", "taken"), [("a" * 200, True), ("a" * 201, False), (1.5, False), ([], False)])
+def test_a_message_of_a_socket_is_named_by_a_number_or_short_text(ref: object, taken: bool) -> None:
+    found, append = calls.read_message(Caller("a", (), ("pay",)), AT, json.dumps({"ref": ref, "text": "x"}))
+    assert isinstance(append, calls.Append) == taken
+    assert found == (ref if taken else None)
 
 
 def test_a_feed_begins_within_the_log() -> None:

@@ -74,13 +74,35 @@ def test_a_certificate_is_known_by_its_name() -> None:
     assert (both.who, both.reads("pay"), both.appends("orders")) == ("reader", True, True)
 
 
+def test_a_pattern_of_certificates_is_for_the_whole_name() -> None:
+    door = Door([Rule("bank", "", (ALL,), (ALL,))])
+    assert entered(door, visit(names=("other", "bank"))).who == "bank"
+    assert code(door, visit(names=("bank.evil.example",))) == (401, "who-are-you")
+
+
+def test_all_rules_that_match_a_caller_count() -> None:
+    """Of one token written in either case, too; and without a name it is told apart by what is kept of it."""
+    token = token_hash("s3cret")
+    door = Door(
+        [
+            Rule("", token, ("pay",), ()),
+            Rule("", token.upper(), (), ("orders",)),
+            Rule("shop-*", "", ("stock",), ()),
+            Rule("*-7", "", (), ("audit",)),
+        ]
+    )
+    assert entered(door, visit("s3cret")) == Caller(f"token {token[:8]}", ("pay",), ("orders",))
+    assert entered(door, visit(names=("shop-7",))) == Caller("shop-7", ("stock",), ("audit",))
+
+
 def test_pages_of_other_sites_are_sent_away_unless_they_are_named() -> None:
     door = Door(None, ["https://shop.example"])
     entered(door, visit(origin="http://localhost:7950"))
     entered(door, visit(origin="https://shop.example", sec_fetch_site="cross-site"))
     for origin in ("https://evil.example", "null", "", "https://shop.example.evil", "http://shop.example"):
         assert code(door, visit(origin=origin)) == (403, "foreign-page")
-    assert code(door, visit(sec_fetch_site="cross-site")) == (403, "foreign-page")
+    for site in ("cross-site", "same-site"):
+        assert code(door, visit(sec_fetch_site=site)) == (403, "foreign-page")
     entered(door, visit(sec_fetch_site="none"))
     assert door.shared_with(visit(origin="https://shop.example")) == (
         ("Vary", "Origin"),
@@ -133,6 +155,11 @@ def test_a_caller_with_several_appends_under_way_holds_no_more_bytes_than_he_lea
     quotas.give_back("flood", 40)
     quotas.give_back("flood", 10)
     assert quotas.take("flood", 50) is None, "what was given back counts no more"
+    quotas.give_back("flood", 50)
+    assert quotas.take("flood", 1) is None
+    for _ in range(9):  # beside one that is under way for long
+        assert quotas.take("flood", 20) is None, "what was given back counts no more"
+        quotas.give_back("flood", 20)
 
 
 # ---- what is told ----------------------------------------------------------------------------------------
@@ -170,7 +197,10 @@ def test_problems_say_when_to_come_again_and_how_to_show_who_one_is() -> None:
     assert (reply.status, reply.content_type) == (504, "application/problem+json")
     assert dict(reply.headers) == {"Retry-After": "2"}
     assert json.loads(reply.text)["outcome"] == "unknown"
+    assert json.loads(reply.text)["retryAfter"] == 2
     assert "with its key" in reply.text
+    for outcome in (Outcome.REFUSED, None):
+        assert "is not known" not in replies.too_slow(outcome, 1.5).detail
     assert "WWW-Authenticate" in dict(replies.of_problem(Problem(401, "x", "y")).headers)
 
 
@@ -192,6 +222,9 @@ def test_answers_are_json() -> None:
     }
     topics = replies.of_topics([AT.topic, Topic("other", "a", (0,))], Caller("x", (), ("pay",)))
     assert [topic["topic"] for topic in json.loads(topics.text)["topics"]] == ["pay"]
+    for caller, may in ((Caller("x", (), ("pay",)), (False, True)), (Caller("x", ("pay",), ()), (True, False))):
+        said = json.loads(replies.of_topic(AT.topic, caller).text)
+        assert (said["read"], said["append"]) == may
 
 
 @pytest.mark.parametrize("data", [b"a\nb\rc", b"\n\nevent: problem\n\n", "\u2028".encode(), b"\xff\n"])

@@ -82,6 +82,9 @@ def test_an_archive_that_does_not_keep_up_and_one_that_a_server_lacks_are_named(
     assert (found.cause, found.settles) == ("archive-behind", True)
     assert "12,345 records wait" in found.evidence
     assert Console("/root").look(view, 1)["partitions"][0]["level"] == "warn"
+    stuck = archiving(1, 0, "/vault: Not a directory", archive_files_due=FILES_BEHIND)
+    (found,) = diagnose(view_of(stuck, archiving(2, 1)))
+    assert found.cause == "archive-trouble", "which says why it is behind, and that it does not catch up by itself"
 
     (found,) = diagnose(view_of(archiving(1, 0), server(2, 1, figures={("connections", -1): 1.0})))
     assert found.cause == "archive-not-everywhere"

@@ -77,6 +77,10 @@ CASES: dict[str, tuple[ClusterView, list[str]]] = {
         ),
         ["port-unreachable", "no-spare-replica"],
     ),
+    "data port of one that does not say what it holds": (
+        with_storage(data_problem="refused", replicas=None),
+        ["port-unreachable", "no-spare-replica"],
+    ),
     "half added": (
         with_storage(admin="", admin_problem="unknown", replicas=None),
         ["half-added-storage-node"],
@@ -91,6 +95,7 @@ CASES: dict[str, tuple[ClusterView, list[str]]] = {
         ["two-clusters", "no-quorum", "two-clusters", "two-clusters"],
     ),
     "server down": (with_server(problem="refused", partitions=None, health=None, status=None), ["server-down"]),
+    "server silent": (with_server(problem="no answer within 10 s", health=None, connectivity=None), ["server-silent"]),
     "server of another cluster": (with_server(key=b"x" * 16), ["two-clusters"]),
     "two servers at one place": (
         cluster(
@@ -109,11 +114,14 @@ CASES: dict[str, tuple[ClusterView, list[str]]] = {
         owned(ServerPartitions(1, ((0, 2),)), ServerPartitions(2, ((0, 2), (1, 2)))),
         ["two-owners"],
     ),
+    "server that is not the owner": (cluster(servers=(server(1, 0), server(2, 0, 1))), ["mismatched-assignment"]),
+    "all owners gone": (cluster(servers=()), ["no-server", "owner-gone", "owner-gone"]),
     "certificate": (cluster(certificates=(CertificateView("p", "CN=p", 99 * DAY),)), ["certificate-expired"]),
     "certificate soon": (cluster(certificates=(CertificateView("p", "CN=p", 103 * DAY),)), ["certificate-ends-soon"]),
     "clock of a node": (with_storage(clock_ms=-60_000), ["clock-off"]),
     "clock of a server": (with_server(clock_ms=3_600_000), ["clock-off"]),
     "disk": (with_storage(disk_free=1 << 20), ["disk-full"]),
+    "disk at its reserve": (with_storage(disk_free=1 << 30), ["disk-full"]),
     "limbo": (with_replica(state="limbo", reason="record 7 is damaged"), ["limbo", "no-spare-replica"]),
     "disk error": (with_replica(state="stopped", reason="input/output error"), ["disk-error", "no-spare-replica"]),
     "limbo without files": (
@@ -230,6 +238,13 @@ def test_giving_data_up_is_advised_only_after_minutes_and_with_what_is_lost() ->
     [
         ("network", True),  # the server may not have redialled yet
         ("owner gone", True),
+        ("server silent", True),  # it may be ending
+        ("two owners", True),
+        ("two servers at one place", True),  # until the session of one that was killed ends
+        ("unhealthy", True),
+        ("server that is not the owner", True),
+        ("left behind", True),
+        ("all owners gone", False),  # no server is there that would assign its partitions anew
         ("no owner", True),
         ("metadata set back", True),  # a session may have opened between two looks
         ("storage-down", False),
@@ -240,6 +255,51 @@ def test_giving_data_up_is_advised_only_after_minutes_and_with_what_is_lost() ->
 def test_what_a_running_cluster_ends_by_itself_is_looked_at_again(name: str, settles: bool) -> None:
     roots = diagnose(CASES[name][0])
     assert [root.settles for root in roots] == [settles]
+
+
+def test_a_data_port_that_does_not_answer_explains_what_lacks_its_replicas_and_an_admin_port_does_not() -> None:
+    (root,) = diagnose(CASES["data port of one that does not say what it holds"][0])
+    assert [finding.cause for finding in root.follows] == ["no-spare-replica"]
+    roots = diagnose(CASES["admin port of one that is not level"][0])
+    assert [(root.cause, root.follows) for root in roots] == [("port-unreachable", ()), ("no-spare-replica", ())]
+
+
+def test_a_certificate_explains_a_port_that_does_not_answer_once_it_has_ended() -> None:
+    down = with_storage(data_problem="its certificate", admin_problem="its certificate", untrusted=True, replicas=None)
+
+    def found(days: int) -> list[tuple[str, list[str]]]:
+        view = attrs.evolve(down, certificates=(CertificateView(NAMES[0], "CN=s0", days * DAY),))
+        return [(root.cause, [finding.cause for finding in root.rows()[1:]]) for root in diagnose(view)]
+
+    assert found(99) == [("certificate-expired", ["untrusted-storage-node", "no-spare-replica"])]
+    assert found(100) == found(99), "it ends now"
+    assert found(114) == [("certificate-ends-soon", []), ("untrusted-storage-node", ["no-spare-replica"])]
+    assert found(115) == [("untrusted-storage-node", ["no-spare-replica"])]
+
+
+def test_a_limbo_of_which_nothing_is_left_is_ended_by_assigning_the_partition_anew() -> None:
+    """To accept it would be refused."""
+    for reason in (
+        "its data files are gone: expected 0.seg",
+        "ctl: neither state of partition 0, at offset 64, counts",
+    ):
+        command = diagnose(with_replica(state="limbo", reason=reason))[0].command
+        assert "remove-partition" in command
+        assert "accept-limbo" not in command
+    command = diagnose(with_replica(state="limbo", reason="record 7 is damaged"))[0].command
+    assert "remove-partition" not in command
+    assert "accept-limbo" in command
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_half_added_node_is_removed_first_unless_it_is_assigned_partitions(holds: bool) -> None:
+    """A node that is assigned some cannot be removed."""
+    view = with_storage(admin="", admin_problem="unknown", replicas=None)
+    if not holds:
+        view = attrs.evolve(view, maps=assigned(*((name, (0, 1)) for name in NAMES[1:])).maps)
+    (command,) = (root.command for root in diagnose(view) if root.cause == "half-added-storage-node")
+    assert ("remove-storage-node" in command) == (not holds)
+    assert command.endswith(f"add-storage-node -c CONFIG -s {NAMES[0]} -a ADMIN_PORT -g 0")
 
 
 def test_a_recovery_that_waits_for_long_does_not_settle() -> None:
@@ -457,6 +517,15 @@ def test_what_lags_or_waits_because_a_server_misses_storage_nodes_stands_below_t
     first, second = diagnose(attrs.evolve(late, servers=(one, *late.servers[1:])))
     assert (first.cause, [finding.cause for finding in first.follows]) == ("partitioned-network", ["lagging-replica"])
     assert second.cause == "unhealthy", "a quorum is reached: something else is the cause"
+
+
+def test_a_server_that_answers_half_of_what_it_is_asked_is_named_below_the_storage_node_that_does_not_answer() -> None:
+    """It may be that one for which it waits."""
+    silent = server(1, 0, problem="no answer within 10 s", connectivity=None)
+    down = with_storage(data_problem="refused", admin_problem="refused", replicas=None)
+    (root,) = diagnose(attrs.evolve(down, servers=(silent, server(2, 1))))
+    assert root.cause == "storage-down"
+    assert "server-silent" in [finding.cause for finding in root.follows]
 
 
 def test_a_server_that_waits_for_a_silent_node_is_believed_by_what_it_said_before() -> None:

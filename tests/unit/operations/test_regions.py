@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.operations.views import DAY, cluster, server
 from waltz_core.operations.diagnosis import CLOCK_MAX_MS, SETTLE_MS, diagnose, notices
+from waltz_core.operations.doors import GatewayView
 from waltz_core.operations.page import Console
 from waltz_core.operations.view import CertificateView, ClusterView, ServerView
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
@@ -60,6 +61,12 @@ AWAY = "upstream: waiting"
             "waltz proxy run -c PROXY.yml",
         ),
         (
+            region(attrs.evolve(proxy(), problem="no answer within 10 s", health=None)),
+            "proxy-silent",
+            ["answers some questions", "no answer within 10 s"],
+            "waltz proxy run -c PROXY.yml",
+        ),
+        (
             region(proxy(AWAY, AWAY)),
             "upstream-away",
             ["partitions 0-1 of cluster 'payments'", AWAY, "up to 8 s old"],
@@ -95,6 +102,21 @@ def test_what_is_wrong_is_named_with_what_mends_it(
 def test_what_a_proxy_mends_by_itself_is_given_time() -> None:
     assert SETTLE_MS > 0
     assert [finding.settles for finding in diagnose(region(proxy(AWAY, AWAY)))] == [True]
+    twice = region(proxy(), proxy())  # one that was killed and started again, until its old session ends
+    assert [finding.settles for finding in diagnose(twice)] == [True]
+    assert [finding.settles for finding in diagnose(region())] == [False]
+
+
+def test_a_certificate_that_has_ended_explains_a_proxy_that_does_not_answer() -> None:
+    silent = attrs.evolve(proxy(), problem="its certificate", partitions=None, status=None)
+    ended = CertificateView(silent.name, "CN=p", DAY)
+    (root,) = diagnose(attrs.evolve(region(silent, certificates=(ended,)), now_ms=2 * DAY))
+    assert (root.cause, [finding.cause for finding in root.follows]) == ("certificate-expired", ["proxy-down"])
+
+
+def test_gateways_are_looked_at_beside_a_proxy_too() -> None:
+    (root,) = diagnose(region(proxy(), gateways=(GatewayView("g:1", "refused"),)))
+    assert root.cause == "gateway-down"
 
 
 def test_the_advised_command_is_one_that_there_is() -> None:
