@@ -499,6 +499,17 @@ def test_a_client_that_fails_says_so_to_whoever_calls_it_later(portal: Portal) -
     assert failed.value.__cause__ is failure
 
 
+def test_a_block_that_fails_is_no_failure_of_the_client_around_it(portal: Portal) -> None:
+    client = Held(portal, Noted("client", []), None)
+    client.enter(None, "")
+    application = Held(portal, Noted("application", [], ValueError("broke")), client)
+    application.enter(None, "")
+    with pytest.raises(ValueError, match="broke"):
+        application.leave(None)
+    client.leave(None)
+    assert isinstance(portal.closed(), waltz.ClientClosedError)
+
+
 def test_an_exception_of_the_body_says_what_the_block_raised_meanwhile(portal: Portal) -> None:
     error = LookupError("mine")
     held = Held(portal, Noted("application", [], ValueError("broke")), None)

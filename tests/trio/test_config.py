@@ -170,6 +170,8 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "latin.yml").write_bytes(b"a: \xff")
     with pytest.raises(ConfigError, match="UTF-8"):
         Config.load(tmp_path / "latin.yml")
+    with pytest.raises(ConfigError, match=r"cannot read .*null byte"):
+        Config.load("a\0b.yml")
 
 
 def test_endpoints_and_tls_groups_are_read_by_prefix() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -452,6 +455,26 @@ def test_a_gateway_that_nobody_guards_listens_on_this_machine_alone(more: dict[s
         gateway_settings(Config({"gateway.topics": topics, "gateway.host": "0.0.0.0", **more}))
 
 
+def test_a_gateway_that_cannot_listen_says_so_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.yml"
+    topics = [{"name": "pay", "cluster": "waltz://h:1", "partitions": "0"}]
+    with HeldPorts() as ports, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port, number = ports.take(), taken.getsockname()[1]
+        for keys, text in (
+            ({"port": number}, f"gateway.port: cannot listen on 127.0.0.1:{number}"),
+            ({"port": port, "healthPort": number}, f"gateway.healthPort: cannot listen on 127.0.0.1:{number}"),
+            ({"port": port, "ssl.certificate": "/missing"}, "gateway.ssl.certificate: cannot read /missing"),
+        ):
+            path.write_text(json.dumps({"gateway.topics": topics} | {f"gateway.{key}": it for key, it in keys.items()}))
+            command = [sys.executable, "-m", "waltz_trio.cli.main", "gateway", "run", "-c", str(path)]
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+            assert (ended.returncode, ended.stdout) == (1, "")
+            assert ended.stderr.startswith(f"Error: {text}")
+            assert ended.stderr.count("\n") == 1
+
+
 async def test_who_guesses_tokens_is_named_in_the_log_once_a_minute(cluster: EmbeddedCluster) -> None:
     async with gateway(cluster.url, access=[]) as desk:
         for number in range(5):
@@ -504,6 +527,27 @@ async def test_what_a_feed_brings_to_a_reader_who_is_behind_is_paid_for(desk: De
         nursery.cancel_scope.cancel()
     assert len(text) / 5 < sum(paid) < len(text) / 4 + 20 * PIECE
     assert len(paid) >= 2
+
+
+async def test_readers_for_whom_there_is_nothing_get_signs_of_life(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands between them and the gateway would take a silent connection for a dead one."""
+    monkeypatch.setattr("waltz_trio.gateway.fanout._ALIVE", 0.1)
+    async with gateway(cluster.url) as desk:
+        async with await trio.open_tcp_stream("127.0.0.1", desk.port) as stream:
+            await stream.send_all(f"GET {AT}/feed?after=tail HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            said = b""
+            with trio.fail_after(PATIENCE):
+                while said.count(b": still here\n\n") < 2:
+                    said += await stream.receive_some()
+        async with peer(desk, f"{AT}/socket?after=tail") as other:
+            assert isinstance(await other.event(), AcceptConnection)
+            pings = 0
+            with trio.fail_after(PATIENCE):
+                while pings < 2:
+                    other.ws.receive_data(bytes(await other.stream.receive_some()) or None)
+                    pings += sum(isinstance(event, Ping) for event in other.ws.events())
 
 
 async def test_two_readers_of_a_partition_have_a_feed_each(desk: Desk) -> None:
@@ -760,6 +804,35 @@ async def test_what_is_no_message_ends_a_websocket_with_its_reason(desk: Desk, e
             line.startswith("127.0.0.1:") and "the WebSocket was ended: " in line for line in desk.complaints
         ):
             await trio.lowlevel.checkpoint()
+
+
+async def test_messages_of_a_websocket_count_one_by_one_and_in_all_their_pieces(cluster: EmbeddedCluster) -> None:
+    """However many come, none counts for another one; and one is too large however it is cut."""
+    async with (
+        gateway(cluster.url, bodySizeMax=10_000, bytesMax=40_000) as desk,
+        peer(desk, f"{AT}/socket") as other,
+    ):
+        assert isinstance(await other.event(), AcceptConnection)
+        for number in range(20):
+            await other.send(TextMessage(f'{{"ref":{number},', message_finished=False))
+            await other.send(TextMessage(json.dumps({"text": "x" * 6_000})[1:]))
+            assert (await other.json())["append"]["id"] == number
+        for _ in range(2):
+            await other.send(TextMessage("x" * 6_000, message_finished=False))
+        ended = await other.event()
+        assert isinstance(ended, CloseConnection)
+        assert ended.code == 1009
+
+
+async def test_a_message_of_a_websocket_that_does_not_end_is_not_waited_for(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with peer(desk, f"{AT}/socket") as other:
+        assert isinstance(await other.event(), AcceptConnection)
+        monkeypatch.setattr("waltz_trio.gateway.sockets._PATIENCE", 1.0)
+        await other.send(TextMessage('{"ref":1,', message_finished=False))
+        with trio.fail_after(PATIENCE):
+            await desk.gave_up.wait()
 
 
 async def test_a_websocket_is_opened_by_who_may_and_by_no_foreign_page(cluster: EmbeddedCluster) -> None:

@@ -76,6 +76,31 @@ async def test_readers_at_the_end_share_one_feed_of_the_cluster(cluster: Embedde
     assert figure(desk, "window-bytes") == 0
 
 
+async def test_readers_that_share_a_feed_get_payloads_in_the_form_that_each_asked_for(desk: Desk) -> None:
+    async with AsyncExitStack() as stack:
+        readers = {
+            form: await stack.enter_async_context(desk.events(f"{AT}/feed?after=tail&payload={form}"))
+            for form in ("json", "text", "base64")
+        }
+        await until(desk, "readers-of-shared-feeds", len(readers))
+        assert (await desk.append({"text": "7"})).status == 201
+        said = {form: json.loads(await reader.next()) for form, reader in readers.items()}
+    payloads = {"json": 7, "text": "7", "base64": "Nw=="}
+    assert said == {form: {"id": 0, "header": 0, form: payload} for form, payload in payloads.items()}
+
+
+async def test_a_shared_feed_ends_with_its_last_reader(cluster: EmbeddedCluster, desk: Desk) -> None:
+    """The next one has the client that it had."""
+    clients = desk.gateway._clusters[cluster.url]
+    for _ in range(3):
+        async with desk.events(f"{AT}/feed?after=tail"):
+            await until(desk, "readers-of-shared-feeds", 1)
+        with trio.fail_after(PATIENCE):
+            while any(held.partitions for held in clients._readers):
+                await trio.lowlevel.checkpoint()
+    assert len(clients._readers) == 1
+
+
 async def test_a_reader_that_does_not_read_holds_nobody_up_and_reads_on_for_himself(cluster: EmbeddedCluster) -> None:
     """What he has not taken is more than window and buffers hold, and he misses none of it."""
     count, size = 60, 200_000

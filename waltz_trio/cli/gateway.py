@@ -9,8 +9,10 @@ import signal
 import trio
 
 from waltz_core.base.edge import Level
+from waltz_core.base.errors import WaltzError
 from waltz_core.gateway.door import token_hash
 from waltz_trio.base import log
+from waltz_trio.base.background import first_of
 from waltz_trio.base.log import reporter
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import JSON, Arguments, Command, Option, parser_of
@@ -32,7 +34,13 @@ def _run(arguments: Arguments) -> int:
     log.set_up()
     config.warn_unknown(log.warn_once(log.reporter("gateway")))
     raise_descriptors()
-    trio.run(_serve, settings)
+    failure: BaseException | None = None
+    try:
+        trio.run(_serve, settings)
+    except* WaltzError as errors:  # such as a port that is taken
+        failure = first_of(errors)
+    if failure is not None:
+        raise failure
     return 0
 
 
