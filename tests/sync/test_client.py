@@ -593,3 +593,7 @@ def test_the_right_line_is_shown(cluster: ClusterThread, client: waltz.Client) -
         waltz.open_client(cluster.url).append  # noqa: B018
     with pytest.raises(AttributeError, match=r"write: with client.feed"):
         client.feed(0, after=-1).mark  # noqa: B018
+    app = client.materialize(waltz.DictView(count), [0])
+    for call in (lambda: app.submit(add, "x", partition=0), lambda: app.submit_many(add, [("x",)], partition=0)):
+        with pytest.raises(RuntimeError, match=r"not open; write: with client\.materialize"):
+            call()

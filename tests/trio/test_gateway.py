@@ -492,6 +492,7 @@ async def test_reading_records_costs_a_caller_more_than_a_mark_does(desk: Desk) 
         assert isinstance(answer, Response)
         assert answer.status == 200, answer.body
         costs.append(answer.cost)
+    assert desk.gateway._readers == {}, "nothing is kept of who asks no more"
     assert costs[0] == 0
     assert costs[1] >= STREAM + 2_500
 

@@ -15,6 +15,7 @@ import waltz_trio as waltz
 from tests.trio.small_cluster import small_cluster
 from tests.trio.test_gateway import AT, PATIENCE, Desk, Events, cluster, desk, gateway
 from waltz_core.base.ids import Endpoint
+from waltz_core.base.log import MARKER_HEADER
 from waltz_core.gateway.door import token_hash
 from waltz_core.gateway.quotas import Limits, Quotas
 from waltz_trio.gateway.clusters import Cluster
@@ -87,6 +88,23 @@ async def test_readers_that_share_a_feed_get_payloads_in_the_form_that_each_aske
         said = {form: json.loads(await reader.next()) for form, reader in readers.items()}
     payloads = {"json": 7, "text": "7", "base64": "Nw=="}
     assert said == {form: {"id": 0, "header": 0, form: payload} for form, payload in payloads.items()}
+
+
+async def test_markers_of_a_pipeline_are_given_to_no_caller(cluster: EmbeddedCluster, desk: Desk) -> None:
+    """Neither at the end of the log, nor behind it, nor in a range."""
+    async with (
+        gateway(cluster.url) as other,
+        waltz.open_client(cluster.url) as client,
+        desk.events(f"{AT}/feed?after=tail") as at_the_end,
+    ):
+        await until(desk, "readers-of-shared-feeds", 1)
+        for header in (MARKER_HEADER, 0, MARKER_HEADER, MARKER_HEADER, 0):
+            await client.append(0, waltz.Append(b"x", header=header))
+        assert await ids_of(at_the_end, 2) == [1, 4]
+        async with other.events(f"{AT}/feed?after=-1") as behind:
+            assert await ids_of(behind, 2) == [1, 4]
+        records = (await other.ask(f"{AT}/records?first=0")).json()["records"]
+        assert [each["id"] for each in records] == [1, 4]
 
 
 async def test_a_shared_feed_ends_with_its_last_reader(cluster: EmbeddedCluster, desk: Desk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -21,6 +22,8 @@ from waltz_core.wire.shared import AccessLevel, Trouble
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_core.zookeeper.store_metadata import add_storage_node
 from waltz_core.zookeeper.znodes import ServerDescriptor, encode_server_descriptor
+from waltz_trio.cli import doctor
+from waltz_trio.cli.options import Arguments
 from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.driver import NodeDriver
@@ -82,6 +85,28 @@ async def test_what_a_storage_node_says_of_itself_is_kept(tmp_path: Path) -> Non
     assert node.replicas is not None
     assert sorted(node.replicas) == [0, 1]
     assert all(replica.available and replica.state == "open" for replica in node.replicas.values())
+
+
+async def test_the_doctor_fills_the_configuration_of_its_call_into_what_it_advises(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with trio.fail_after(60), HeldPorts() as ports:
+        gone, gone_admin = ports.take(), ports.take()  # nobody listens there
+        settings = TlsSettings(certificate=f"{tmp_path}/tls/node.pem", key=f"{tmp_path}/tls/node.key", verify=False)
+        async with (
+            embedded_cluster(tmp_path, partitions=1, storage_nodes=1) as cluster,
+            open_znode_client(cluster.znodes) as zk,
+        ):
+            await change_store(zk, PATHS, lambda maps, _: add_storage_node(maps, f"127.0.0.1:{gone}", 0, gone_admin))
+            tool = Tool(zk, PATHS, await read_store_params(zk, PATHS), ClientTls(settings), NetLimits())
+            given = {"cli-config-path": "tools.yml", "timeout": "5", "grace": "0"}
+            assert await doctor._examine(tool, Arguments(given)) == 1
+            text = capsys.readouterr().out
+            assert await doctor._examine(tool, Arguments({**given, "json": ""})) == 1
+            rows = json.loads(capsys.readouterr().out)
+    advised = f"waltz storage replace-node -c tools.yml --from 127.0.0.1:{gone}"
+    assert advised in text
+    assert [advised in row["command"] for row in rows if row["cause"] == "storage-down"] == [True]
 
 
 async def test_a_certificate_that_is_shown_and_cannot_be_read_ends_no_look(tmp_path: Path) -> None:
