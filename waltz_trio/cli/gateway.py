@@ -57,6 +57,7 @@ async def _serve(settings: GatewaySettings) -> None:
             refuse=refuse,
         )
         bound = server.listen(settings.host, settings.port, "gateway.port")
+        nursery.start_soon(server.run)  # which closes the port, also where what follows fails
         if settings.health_port is not None:
             health = HttpServer(endpoints(GROUP, gateway.vitals.registry, gateway.vitals.health), report)
             at = health.listen(settings.health_host, settings.health_port, "gateway.healthPort")
@@ -67,7 +68,6 @@ async def _serve(settings: GatewaySettings) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             shown = f"[{settings.host}]" if ":" in settings.host else settings.host
             print(f"{'http' if settings.tls is None else 'https'}://{shown}:{bound}", flush=True)
-            nursery.start_soon(server.run)
             async for _ in signals:
                 break
         nursery.cancel_scope.cancel()
