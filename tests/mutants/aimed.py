@@ -1824,6 +1824,13 @@ AIMED: tuple[Mutant, ...] = (
         _ROLES,
     ),
     Mutant(
+        "requests whose turns are over are counted on where the next one has begun to come",
+        "server.client_port",
+        "self.handled(self._taken(conn))  # what was left",
+        "self.handled(conn)  # what was left",
+        ("tests/unit/server/test_node.py",),
+    ),
+    Mutant(
         "callers of an HTTP port make room for connections that ask for nothing",
         "access.room",
         "next(iter(self._unproven or self._answered))",

@@ -391,7 +391,7 @@ class ClientPort:
         for conn in self._starving():
             del self._behind[conn.conn]
             self._put_in_turn(conn, conn.decode(b"", _PIECE))
-            self.handled(conn)
+            self.handled(self._taken(conn))  # what was left may be the beginning of a frame: nothing waits then
 
     def _starving(self) -> list[ClientConn]:
         return [conn for conn in self._behind.values() if not self._turns.waits(conn.conn)]

@@ -359,6 +359,24 @@ def test_who_mounts_often_and_never_at_once_is_let_be() -> None:
     assert answered == 50 * len(mounts)
 
 
+def test_requests_whose_turns_are_over_are_forgotten_although_the_next_one_has_begun_to_come() -> None:
+    bench = Bench()
+    bench.accept(1)
+    mount, data = messages.MountRequest(make_req_id(7, 1, 0, 1), -1, 0), bytearray()
+    bench.clients[1].encode(mount, data)
+    count, rest, answered = 100, b"", 0
+    for _ in range(50):
+        out = bench.step(Received(1, rest + bytes(data) * count + bytes(data[:9])))
+        rest = bytes(data[9:])
+        while bench.node._clients.in_turns:
+            bench.now += 1
+            out += bench.step()
+        assert not [effect for effect in out if isinstance(effect, CloseConn)]
+        answered += len(bench.answers(out, 1))
+        assert [conn.queued for conn in bench.node._clients._conns.values()] == [0]
+    assert answered == 50 * count + 49
+
+
 def test_nothing_is_kept_of_a_subscriber_that_is_gone() -> None:
     bench = Bench()
     bench.accept(1)
