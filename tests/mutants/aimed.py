@@ -2942,8 +2942,8 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "nothing is said of a server that answers half of what it is asked",
         "operations.diagnosis",
-        "        elif server.problem and not server.unusable:",
-        "        elif False:",
+        "    elif server.problem and not server.unusable:",
+        "    elif False:",
         _DIAGNOSIS,
     ),
     Mutant(

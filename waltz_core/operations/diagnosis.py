@@ -147,25 +147,7 @@ def _servers(view: ClusterView) -> Iterator[Finding]:
                 settles=bool(view.servers),
             )
     for server in view.servers:
-        if server.problem and server.partitions is None:
-            yield Finding(
-                "server-down",
-                f"server {server.name} (id {server.descriptor.server_id}) is registered and does not answer: "
-                f"{server.problem}",
-                "look at its log; restart it: waltz server run CONFIG.yml",
-                about=(findings.server(server.name),),
-                because=(findings.port(server.name),),
-            )
-        elif server.problem and not server.unusable:  # else the storage node for which it waits is named
-            yield Finding(
-                "server-silent",
-                f"server {server.name} (id {server.descriptor.server_id}) answers some questions, and then no more: "
-                f"{server.problem}",
-                "look at its log; restart it if this does not end: waltz server run CONFIG.yml",
-                about=(findings.server(server.name),),
-                because=(findings.port(server.name), *(findings.storage(node.name) for node in view.storages)),
-                settles=True,  # one that ends just now
-            )
+        yield from _mute(view, server)
         if server.key is not None and server.key != view.key:
             yield Finding(
                 "two-clusters",
@@ -187,6 +169,29 @@ def _servers(view: ClusterView) -> Iterator[Finding]:
             "undecodable-server",
             f"{view.root}/…/{child} is no server descriptor",
             "find out who wrote it; end that process, its znode goes with it",
+        )
+
+
+def _mute(view: ClusterView, server: ServerView) -> Iterator[Finding]:
+    """It answers nothing, or some questions and then no more."""
+    if server.problem and server.partitions is None:
+        yield Finding(
+            "server-down",
+            f"server {server.name} (id {server.descriptor.server_id}) is registered and does not answer: "
+            f"{server.problem}",
+            "look at its log; restart it: waltz server run CONFIG.yml",
+            about=(findings.server(server.name),),
+            because=(findings.port(server.name),),
+        )
+    elif server.problem and not server.unusable:  # else the storage node for which it waits is named
+        yield Finding(
+            "server-silent",
+            f"server {server.name} (id {server.descriptor.server_id}) answers some questions, and then no more: "
+            f"{server.problem}",
+            "look at its log; restart it if this does not end: waltz server run CONFIG.yml",
+            about=(findings.server(server.name),),
+            because=(findings.port(server.name), *(findings.storage(node.name) for node in view.storages)),
+            settles=True,  # one that ends just now
         )
 
 
