@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from waltz_core.base.errors import ClientClosedError, ClientFailedError
-from waltz_trio.base.background import background, only
+from waltz_trio.base.background import background, background_nursery, only
 
 
 async def fail(error: Exception) -> NoReturn:
@@ -109,6 +109,33 @@ async def test_a_cancellation_while_tasks_are_cleaned_up_passes() -> None:
             await trio.testing.wait_all_tasks_blocked()
             scope.cancel()
     assert not scope.cancelled_caught or scope.cancel_called
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+async def test_an_error_leaves_a_nursery_bare_also_where_somebody_cancels_it_meanwhile(tasks: int) -> None:
+    """As a proxy that is ended while its ZooKeeper does not answer: the error must be caught by its type."""
+    error = ValueError("mine")
+    with trio.CancelScope() as scope:
+        with pytest.raises(ValueError, match="mine") as caught:
+            async with background_nursery() as nursery:
+                for _ in range(tasks):
+                    nursery.start_soon(trio.sleep_forever)
+                try:
+                    raise error
+                finally:
+                    scope.cancel()
+        assert caught.value is error
+        await trio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+
+
+async def test_a_cancellation_leaves_a_nursery_as_one() -> None:
+    with trio.CancelScope() as scope:
+        async with background_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            scope.cancel()
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
 
 
 async def test_failures_inside_groups_of_one_are_unwrapped() -> None:

@@ -84,6 +84,9 @@ def test_only_the_text_true_is_true(value: str, flag: bool) -> None:
         "server.journal.mode: sometimes",
         "client.autoMount: 1",
         "server.feedCacheSize: 3 parsec",
+        "server.graphite.port: 65536",
+        "storage.graphite.port: 0",
+        'client.ssl.ca: "a\\0b"',
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused_at_load_with_its_key(text: str) -> None:

@@ -16,8 +16,10 @@ from tests.trio.small_cluster import small_cluster
 from tests.trio.test_gateway import AT, PATIENCE, Desk, Events, cluster, desk, gateway
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.log import MARKER_HEADER
+from waltz_core.gateway import calls
 from waltz_core.gateway.door import token_hash
 from waltz_core.gateway.quotas import Limits, Quotas
+from waltz_core.gateway.topics import Place
 from waltz_trio.gateway.clusters import Cluster
 from waltz_trio.gateway.vitals import GROUP, Vitals
 from waltz_trio.net.certificates import issue, make_ca
@@ -299,6 +301,58 @@ async def test_ranges_and_who_is_behind_take_no_more_of_a_long_log_than_they_rea
             sent = made.nodes[0].server.sent
             assert (sent == 0) if ranges else (sent > 40)
             assert len(made.nodes[0].conns) <= 2 or not ranges, "one client appends and asks for marks, one for ranges"
+
+
+@pytest.mark.parametrize("mark_comes", [False, True])
+async def test_a_range_that_does_not_come_in_time_is_answered_so(mark_comes: bool) -> None:
+    async with small_cluster() as made:
+        made.commit(0, [b"a"])
+        async with gateway(made.url, requestTimeout=300) as desk:
+            assert (await desk.ask(f"{AT}/records?first=0&count=1")).status == 200
+            cluster = desk.gateway._clusters[next(iter(desk.gateway._clusters))]
+            if mark_comes:  # and the records do not
+
+                async def mark(partition: int) -> int:
+                    return 0
+
+                cluster.committed_mark = mark  # type: ignore[method-assign]
+            made.nodes[0].deaf = True
+            with trio.fail_after(PATIENCE):
+                answer = await desk.ask(f"{AT}/records?first=0&count=1")
+    assert answer.status == 504
+    assert answer.json()["code"] == "too-slow"
+
+
+async def test_a_caller_reads_a_few_ranges_at_a_time_and_keeps_nobody_from_his() -> None:
+    async with small_cluster() as made:
+        made.commit(0, [b"a"])
+        async with gateway(made.url) as desk, trio.open_nursery() as nursery:
+            cluster = desk.gateway._clusters[next(iter(desk.gateway._clusters))]
+            under_way, go_on = 0, trio.Event()
+            records = cluster.records
+
+            async def slowly(partition: int, first: int, last: int) -> list[waltz.Transaction]:
+                nonlocal under_way
+                under_way += 1
+                await go_on.wait()
+                return await records(partition, first, last)
+
+            cluster.records = slowly  # type: ignore[method-assign]
+            topic = desk.gateway._topics.topic("pay")
+            assert topic is not None
+            call = calls.ReadRecords(Place(topic, 0, 0), 0, 1, calls.Form.TEXT)
+            for _ in range(20):
+                nursery.start_soon(desk.gateway._records, "one", call)
+            await trio.testing.wait_all_tasks_blocked(0.1)
+            assert under_way == 8
+            nursery.start_soon(desk.gateway._records, "another", call)
+            await trio.testing.wait_all_tasks_blocked(0.1)
+            assert under_way == 9
+            go_on.set()
+            with trio.fail_after(PATIENCE):
+                while desk.gateway._readers:
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+            assert under_way == 21
 
 
 async def test_a_key_is_looked_for_without_a_feed(cluster: EmbeddedCluster, desk: Desk) -> None:

@@ -14,6 +14,7 @@ import trio
 
 from waltz_core.base.edge import Accepted, Closed, Port, Received, Send
 from waltz_core.base.ids import Endpoint
+from waltz_core.operations.findings import Finding
 from waltz_core.operations.view import ServerView
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.client_codec import VERSIONS
@@ -22,6 +23,7 @@ from waltz_core.wire.shared import AccessLevel, Trouble
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_core.zookeeper.store_metadata import add_storage_node
 from waltz_core.zookeeper.znodes import ServerDescriptor, encode_server_descriptor
+from waltz_trio.base.pump import wall_offset_ms
 from waltz_trio.cli import doctor
 from waltz_trio.cli.options import Arguments
 from waltz_trio.net.certificates import issue, make_ca
@@ -30,6 +32,7 @@ from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.listener import bind
 from waltz_trio.net.ports import HeldPorts
 from waltz_trio.net.tls import ClientTls, ServerTls, TlsSettings
+from waltz_trio.node import process
 from waltz_trio.node.embedded import ROOT, embedded_cluster
 from waltz_trio.ports.gather import NODE_MAX, gather
 from waltz_trio.ports.port import PortError, RefusedError
@@ -99,14 +102,52 @@ async def test_the_doctor_fills_the_configuration_of_its_call_into_what_it_advis
         ):
             await change_store(zk, PATHS, lambda maps, _: add_storage_node(maps, f"127.0.0.1:{gone}", 0, gone_admin))
             tool = Tool(zk, PATHS, await read_store_params(zk, PATHS), ClientTls(settings), NetLimits())
-            given = {"cli-config-path": "tools.yml", "timeout": "5", "grace": "0"}
+            given = {"cli-config-path": "my tools.yml", "timeout": "5", "grace": "0"}
             assert await doctor._examine(tool, Arguments(given)) == 1
-            text = capsys.readouterr().out
+            text, beside = capsys.readouterr()
             assert await doctor._examine(tool, Arguments({**given, "json": ""})) == 1
             rows = json.loads(capsys.readouterr().out)
-    advised = f"waltz storage replace-node -c tools.yml --from 127.0.0.1:{gone}"
+    advised = f"waltz storage replace-node -c 'my tools.yml' --from 127.0.0.1:{gone}"
     assert advised in text
+    assert "looking again" not in beside  # there is no time for it
     assert [advised in row["command"] for row in rows if row["cause"] == "storage-down"] == [True]
+
+
+async def test_a_clock_that_is_set_while_a_process_runs_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_REFRESH", 0.01)
+    settings = TlsSettings(certificate=f"{tmp_path}/tls/node.pem", key=f"{tmp_path}/tls/node.key", verify=False)
+    day = 86_400_000
+    with trio.fail_after(60):
+        async with (
+            embedded_cluster(tmp_path, partitions=1, storage_nodes=1) as cluster,
+            open_znode_client(cluster.znodes) as zk,
+        ):
+            tool = Tool(zk, PATHS, await read_store_params(zk, PATHS), ClientTls(settings), NetLimits())
+            monkeypatch.setattr(process, "wall_offset_ms", lambda: wall_offset_ms() + day)
+            clocks: list[int | None] = [0]
+            while any(clock is None or clock < day / 2 for clock in clocks):
+                view = await gather(tool, certificates=False)
+                clocks = [node.clock_ms for node in (*view.servers, *view.storages)]
+    assert len(clocks) == 2
+
+
+@pytest.mark.parametrize(("partitions", "more"), [(3, None), (4, 1), (1000, 997)])
+def test_the_doctor_counts_the_consequences_that_it_does_not_print(
+    partitions: int, more: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    follows = tuple(Finding("no-quorum", f"partition {number}", "") for number in range(partitions))
+    doctor._print(
+        [Finding("storage-down", "node", "start it", follows=follows)],
+        Arguments({"cli-config-path": "tools.yml"}),
+        None,
+    )
+    text = capsys.readouterr().out
+    assert text.count("· no-quorum: partition ") == min(partitions, 3)
+    assert text.count("more; --json lists them all") == (more is not None)
+    assert more is None or f"· no-quorum: {more} more; --json lists them all" in text
+    assert f"1 finding, {partitions} follow from them" in text
 
 
 async def test_a_certificate_that_is_shown_and_cannot_be_read_ends_no_look(tmp_path: Path) -> None:

@@ -334,6 +334,19 @@ async def test_who_connects_to_a_port_with_tls_and_says_nothing_is_left_and_name
     assert "too slow: the HTTP connection ended" in line
 
 
+async def test_what_is_under_way_behind_a_refusal_resets_nothing(nursery: trio.Nursery) -> None:
+    """A reset takes from a peer what it has not read yet: the answer that says what was wrong."""
+    port = await serve(nursery)
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        with trio.fail_after(30):
+            await stream.send_all(b"no request\r\n\r\n")
+            answer = b"".join([data async for data in stream])
+            for _ in range(20):
+                await stream.send_all(bytes(1000))
+                await trio.testing.wait_all_tasks_blocked()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
 async def test_who_keeps_a_connection_open_behind_a_refusal_is_waited_for_a_moment_only(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -392,6 +392,15 @@ async def test_in_async_a_journal_that_cannot_be_written_is_counted(tmp_path: Pa
             assert counters["journal-written"] == 0
 
 
+async def test_a_journal_of_little_room_has_no_file_for_each_write(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, size_max=1)
+    for number in range(20):
+        assert isinstance(await desk.write(session(number)), JournalWritten)
+    await desk.files.close()
+    [file] = (tmp_path / "0").iterdir()
+    assert entries(file)[1:] == [session(number) for number in range(20)]
+
+
 async def test_a_mode_without_a_directory_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match=r"server\.journal\.directory is not set"):
         async with embedded_cluster(partitions=1, settings={"server.journal.mode": "sync"}):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import re
 import resource
 import signal
 import socket
@@ -18,11 +20,16 @@ import waltz_trio.node.process
 import waltz_trio.node.storage_node
 from waltz_core.base.edge import Level
 from waltz_core.base.errors import ConfigError
+from waltz_core.base.ids import Endpoint
 from waltz_core.zookeeper.paths import cluster_paths
+from waltz_trio.client.connect import open_client
+from waltz_trio.client.values import Append
 from waltz_trio.config.config import Config
 from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.net.listener import bind
 from waltz_trio.net.ports import HeldPorts
+from waltz_trio.net.tls import ClientTls, TlsSettings
+from waltz_trio.node.embedded import embedded_cluster
 from waltz_trio.node.main import run_until_signal
 from waltz_trio.node.process import NodeProcess
 from waltz_trio.node.proxy import ProxyProcess
@@ -30,6 +37,7 @@ from waltz_trio.node.server import ServerProcess
 from waltz_trio.node.server_settings import server_settings
 from waltz_trio.node.storage_node import StorageProcess
 from waltz_trio.node.storage_settings import storage_settings
+from waltz_trio.ports.admin import open_admin
 from waltz_trio.zk.admin import create_cluster
 from waltz_trio.zk.client import open_znode_client
 from waltz_trio.zk.embedded import open_embedded_znodes
@@ -434,3 +442,58 @@ async def test_a_process_may_open_as_many_files_as_it_may_allow_itself() -> None
     await run_until_signal(role)
 
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+
+
+async def test_a_zookeeper_that_stays_silent_is_reported_once_a_minute(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    told: list[float] = []
+
+    def report(level: Level, text: str) -> None:
+        if text.startswith("no connection to ZooKeeper 127.0.0.1:1 for "):
+            assert level is Level.WARNING
+            told.append(trio.current_time())
+
+    process = ServerProcess(Config({**SERVER, "server.port": 0, "zookeeper.connectTimeout": 7000}))
+    process.report = report
+    process._parse("127.0.0.1")
+    process._zk_lost_at = trio.current_time()
+    with trio.move_on_after(600):
+        await process._report_silence()
+    every = [later - earlier for earlier, later in itertools.pairwise(told)]
+    assert len(every) >= 8
+    assert all(60 <= seconds <= 68 for seconds in every)  # every 7 s somebody looks whether it is time
+
+
+async def test_what_the_disk_of_an_ended_storage_node_has_not_done_is_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    async with embedded_cluster(tmp_path, partitions=1) as cluster, open_client(cluster.url) as client:
+        node = cluster.storage(2)
+        assert node is not None
+        assert node.disk is not None
+        assert node._machine is not None
+        node.report = lambda level, text: told.append(text)
+        node.disk.offer = lambda batch: None  # type: ignore[method-assign]  # a disk that takes its time
+        await client.append(0, Append(b"on the other two"))
+        with trio.fail_after(60):
+            while not node._machine.awaited():
+                await trio.testing.wait_all_tasks_blocked()
+        cluster._options.patience = 0.1  # type: ignore[misc]
+        await cluster.stop_storage(2)
+    assert told == ["the disk has not done yet what 1 requests wait for: append of partition 0"]
+
+
+async def test_the_metrics_of_a_partition_end_when_it_is_taken_from_the_storage_node(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path, partitions=2, storage_nodes=1) as cluster:
+        node = cluster.storage(0)
+        assert node is not None
+        assert node.admin_port is not None
+        tls = TlsSettings(certificate=f"{tmp_path}/tls/node.pem", key=f"{tmp_path}/tls/node.key", verify=False)
+        at = Endpoint("127.0.0.1", node.admin_port)
+        shown: list[set[str]] = []
+        async with open_admin(at, ClientTls(tls), key=cluster.key, num_partitions=2) as admin:
+            for taken in ([], [1], []):
+                await admin.unassign(taken)
+                text = await node.registry.reading(node.registry.json)
+                shown.append(set(re.findall(r"\.(partition-\d+)\.", text)))
+    assert shown == [{"partition-0", "partition-1"}, {"partition-0"}, {"partition-0"}]

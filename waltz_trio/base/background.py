@@ -118,7 +118,8 @@ async def background_nursery() -> AsyncIterator[trio.Nursery]:
     """A nursery whose tasks are cancelled when the body ends.
 
     A plain nursery would wrap what the body raises in an exception group, so that callers of the context
-    manager could not catch it by its type.
+    manager could not catch it by its type. Nor can they where somebody cancels them while the body's error is
+    on its way out: the tasks' cancellations are left out beside it.
     """
     try:
         async with trio.open_nursery() as nursery:
@@ -127,6 +128,7 @@ async def background_nursery() -> AsyncIterator[trio.Nursery]:
             finally:
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        if len(group.exceptions) == 1:
-            raise group.exceptions[0] from None
+        failed = group.split(trio.Cancelled)[1] or group
+        if len(failed.exceptions) == 1:
+            raise failed.exceptions[0] from None
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -34,7 +35,7 @@ async def _examine(tool: Tool, arguments: Arguments) -> int:
     roots = diagnose(view)
     waiting_for = ""
     with trio.move_on_after(grace):
-        while roots and all(root.settles for root in roots):
+        while grace and roots and all(root.settles for root in roots):
             causes = ", ".join(sorted({root.cause for root in roots}))
             if causes != waiting_for:
                 print(f"{causes}: may end by itself, looking again for up to {grace} s", file=sys.stderr)
@@ -61,7 +62,7 @@ def _run(arguments: Arguments) -> int:
 
 
 def _print(roots: Sequence[Finding], arguments: Arguments, view: ClusterView | None) -> None:
-    config = f"-c {arguments.text('cli-config-path')}"
+    config = f"-c {shlex.quote(arguments.text('cli-config-path'))}"
     if arguments.flag("json"):
         print(json.dumps([_row(root, config) for root in roots], indent=2))
         return

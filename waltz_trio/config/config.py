@@ -364,6 +364,8 @@ def _to_text(key: Key, value: object) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if isinstance(value, list | dict):
         raise ConfigError(f"{key.name}: expected text, found {value!r}")
+    if "\0" in text:
+        raise ConfigError(f"{key.name}: expected text without NUL characters, found {text!r}")
     if key.choices and text.lower() not in key.choices:
         raise ConfigError(f"{key.name}: expected one of {', '.join(key.choices)}, found {text!r}")
     return text.lower() if key.choices else text
@@ -385,6 +387,8 @@ def _to_number(key: Key, value: object) -> int:
         raise ConfigError(f"{key.name}: {number} does not fit {_BITS[key.kind] + 1} bits")
     if key.low is not None and number < key.low:
         raise ConfigError(f"{key.name}: at least {key.low} expected, found {number}")
+    if key.high is not None and number > key.high:
+        raise ConfigError(f"{key.name}: at most {key.high} expected, found {number}")
     if key.kind is Kind.PORT and number > _PORT_MAX:
         raise ConfigError(f"{key.name}: {number} is no port number")
     return number

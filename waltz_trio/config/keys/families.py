@@ -59,7 +59,7 @@ def graphite(prefix: str, use: Use) -> tuple[Key, ...]:
     """The keys of a reporter to Graphite."""
     return (
         Key(prefix + "hostname", Kind.TEXT, use, "where Graphite listens; none = off"),
-        Key(prefix + "port", Kind.INT, use, "its port", default=2003),
+        Key(prefix + "port", Kind.INT, use, "its port", default=2003, low=1, high=65535),
         Key(prefix + "prefix", Kind.TEXT, use, "prefix of every name", default="waltz"),
         Key(
             prefix + "reportIntervalMs",

@@ -49,3 +49,4 @@ class Key:
     original: bool = True  # known to 0.13.2
     choices: tuple[str, ...] = ()
     low: int | None = None  # smallest value allowed
+    high: int | None = None  # largest one
