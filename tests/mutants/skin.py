@@ -1316,4 +1316,11 @@ SKIN: tuple[Mutant, ...] = (
         "        with trio.CancelScope():\n            async with self._reader(who):\n",
         ("tests/trio/test_gateway_feeds.py",),
     ),
+    Mutant(
+        "what an error knows is lost where it is pickled",
+        "base.errors",
+        "    error.__dict__.update(attributes)\n",
+        "",
+        ("tests/unit/base/test_errors.py",),
+    ),
 )

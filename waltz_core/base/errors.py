@@ -9,7 +9,17 @@ if TYPE_CHECKING:
 
 
 class WaltzError(Exception):
-    """Root of all errors raised by this project."""
+    """Root of all errors raised by this project. They can be copied, and pickled to another process."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # That of Exception makes the error anew from its text alone, which is not what most classes here take.
+        return _made_again, (type(self), self.args, self.__dict__)
+
+
+def _made_again(kind: type[WaltzError], args: tuple[object, ...], attributes: dict[str, object]) -> WaltzError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class ConfigError(WaltzError):
