@@ -500,7 +500,10 @@ class ApplicationWorld:
 
     def _judge(self, append: InFlight) -> int | Failed:
         if self.chance(self.loss):
-            return Failed(0, append, Reason.OVERTAKEN)
+            reason = self.rng.choices((Reason.OVERTAKEN, Reason.NOT_NOW, Reason.REFUSED), (8, 1, 1))[0]
+            if reason is Reason.REFUSED:
+                self.counts["refused"] += 1
+            return Failed(0, append, reason)
         blocking = max((self.taken.get(lock, -1) for lock in append.locks), default=-1)
         if blocking > append.based_on:
             self.counts["conflicts"] += 1

@@ -37,6 +37,7 @@ def test_the_seeds_reach_what_they_are_for() -> None:
     for name in ("applied", "submitted", "declined", "keyed", "keyed again", "keys found", "KeyReused", "GaveUp"):
         assert counts[name] > 50, name
     assert counts["Unavailable"] > 50
+    assert counts["refused"] > 20
     assert counts["runs of outcomes"] > 50
     assert min(counts["right expectations"], counts["wrong expectations"]) > 50
     for name in ("between two steps", "in a commit", "behind a commit", "view regressed", "cannot apply", "paused"):

@@ -1323,4 +1323,18 @@ SKIN: tuple[Mutant, ...] = (
         "",
         ("tests/unit/base/test_errors.py",),
     ),
+    Mutant(
+        "a submit goes on where its append would be refused again",
+        "client.submit_calls",
+        "    if outcome.reason is Reason.REFUSED:\n        return AppendJudged(token, Verdict.REFUSED)\n",
+        "",
+        ("tests/unit/client/test_submitter.py",),
+    ),
+    Mutant(
+        "a submit ends where the server cannot take its append at that moment",
+        "client.appends",
+        "    Refusal.NOT_READY: Reason.NOT_NOW,\n",
+        "    Refusal.NOT_READY: Reason.REFUSED,\n",
+        ("tests/unit/client/test_partition.py",),
+    ),
 )

@@ -277,6 +277,20 @@ async def test_a_reader_reads_and_does_not_append(cluster: Cluster) -> None:
             await client.append(0, waltz.Append(b"x"))
 
 
+async def test_the_submits_of_a_reader_end_with_the_reason(cluster: Cluster) -> None:
+    """They were repeated without a word, for ever."""
+    view: waltz.DictView[dict[int, int]] = waltz.DictView(lambda txn, state: None)
+    async with waltz.open_client(client_file(cluster, "reader")) as client, client.materialize(view) as application:
+        with trio.fail_after(60):
+            with pytest.raises(waltz.RetriesExhaustedError, match=r"'reader' at .* may not append") as caught:
+                await application.submit(lambda state: waltz.Append(b"x"), partition=0)
+            (error,) = await application.submit_many(lambda state: waltz.Append(b"x"), [()], partition=0)
+    assert caught.value.attempts == 1
+    assert isinstance(caught.value.__cause__, waltz.NotCommittedError)
+    assert caught.value.__cause__.refused
+    assert isinstance(error, waltz.RetriesExhaustedError)
+
+
 async def appended(writer: waltz.Client) -> None:
     """Once; what went out over the connection that was just being closed is not in the log, and is sent again."""
     while True:

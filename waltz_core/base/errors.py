@@ -140,8 +140,9 @@ class NotCommittedError(ClientError):
 class RetriesExhaustedError(ClientError):
     """A submit gave up; `__cause__` is the last failure."""
 
-    def __init__(self, attempts: int) -> None:
-        super().__init__(f"gave up after {attempts} attempts")
+    def __init__(self, attempts: int, reason: str = "") -> None:
+        count = f"{attempts} attempt{'' if attempts == 1 else 's'}"
+        super().__init__(f"gave up after {count}{reason and f': {reason}'}")
         self.attempts = attempts
 
 

@@ -43,6 +43,16 @@ from waltz_core.wire.client_messages import (
 )
 from waltz_core.wire.lock_names import NO_NAMES
 
+_REASONS: dict[int, Reason] = {  # for which an append is not in the log; all others are Reason.OTHER
+    Refusal.TOO_LARGE: Reason.REFUSED,
+    Refusal.NOT_ALLOWED: Reason.REFUSED,
+    Refusal.GENERATION: Reason.NOT_NOW,
+    Refusal.NOT_MOUNTED: Reason.NOT_NOW,
+    Refusal.NOT_SERVED: Reason.NOT_NOW,
+    Refusal.NOT_READY: Reason.NOT_NOW,
+    Refusal.OVERLOADED: Reason.NOT_NOW,
+}
+
 
 class Appends:
     """What an application appends to one partition."""
@@ -214,11 +224,12 @@ class Appends:
             self.monitor.on_lock_failure(message.req_id, message.transaction_id, self._delivery.seen, message)
             self._note_held(now)
         else:
-            self.monitor.on_refused(message.req_id, message.message or "no reason given")
+            reason = _REASONS.get(message.refusal, Reason.OTHER)
+            self.monitor.on_refused(message.req_id, reason, message.message or "no reason given")
 
     def not_allowed(self, req_id: ReqId, text: str) -> None:
         """The role of this client does not include an append."""
-        self.monitor.on_refused(req_id, text)
+        self.monitor.on_refused(req_id, Reason.REFUSED, text)
 
     def flush_answered(self, now: int, message: FlushResponse) -> None:
         """Everything before the flush request is decided."""

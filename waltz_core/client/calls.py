@@ -185,7 +185,9 @@ class Reason(enum.Enum):
     LOCK = "a lock was taken"  # refused by the server; the blocking transaction has been seen
     OVERTAKEN = "a later append of this client is in the log"
     FLUSHED = "the server answered a flush behind it"
-    REFUSED = "the server refused it"  # with a reason, or its protocol version cannot carry it
+    REFUSED = "the server refused it"  # for good: its size, our role, or a protocol version that cannot carry it
+    NOT_NOW = "the server cannot take it now"  # another one may, or the same one a moment later
+    OTHER = "the server refused it for a reason of its own"  # such as a mark beyond the end of its log
     CLIENT_AHEAD = "the client is ahead of the log"  # outcome unknown if it was sent
     BEFORE_START = "the log does not go back to where the client is"  # likewise
     CLOSED = "the client was closed"  # outcome unknown
@@ -236,7 +238,7 @@ class Failed:
     token: object
     reason: Reason
     blocking_id: int = -1  # with LOCK: nothing above it is to blame
-    text: str = ""  # with REFUSED: what the server said
+    text: str = ""  # with REFUSED, NOT_NOW and OTHER: what the server said
     refusal: AppendRefused | None = None  # with LOCK, from a server that explains itself
 
 

@@ -154,11 +154,11 @@ class TransactionMonitor:
             self._release(seen)
             self._drop_moot()
 
-    def on_refused(self, req_id: ReqId, text: str) -> None:
+    def on_refused(self, req_id: ReqId, reason: Reason, text: str) -> None:
         """The server said why it will not take an attempt."""
         attempt = self._sent.pop(req_id, None)
         if attempt is not None:
-            self._fail(attempt, Reason.REFUSED, text=text)
+            self._fail(attempt, reason, text=text)
             self._drop_moot()
 
     def begin_flush(self) -> ReqId | None:

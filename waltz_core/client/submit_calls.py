@@ -65,6 +65,7 @@ class Verdict(enum.Enum):
     COMMITTED = "committed"
     CONFLICT = "a lock was taken"
     LOST = "it is not in the log"
+    REFUSED = "it is not in the log, and would be refused again"
     UNKNOWN = "unknown"
 
 
@@ -90,6 +91,8 @@ def judge(token: object, outcome: int | Failed) -> AppendJudged:
         return AppendJudged(token, Verdict.COMMITTED, outcome)
     if outcome.reason is Reason.LOCK:
         return AppendJudged(token, Verdict.CONFLICT, outcome.blocking_id)
+    if outcome.reason is Reason.REFUSED:
+        return AppendJudged(token, Verdict.REFUSED)
     return AppendJudged(token, Verdict.LOST if outcome.reason.certain else Verdict.UNKNOWN)
 
 
@@ -179,7 +182,7 @@ class SubmitDone:
 
 @record
 class GaveUp:
-    """The limits of a submit allow no further attempt."""
+    """The limits of a submit allow no further attempt, or the server refused the last one for good."""
 
     token: object
     attempts: int  # tries

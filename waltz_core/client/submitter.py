@@ -50,7 +50,8 @@ carries the key, so it must be a confirmed one.
 **Limits.** `Retry.attempts` counts the tries that came to nothing: an append that was refused or lost, a state that
 could not be read. `Retry.give_up_after` runs from the first try, and ends every wait before another one: for the gate,
 for the view, for a pause, for a slot, and that for the server's mark. It never ends the wait for the outcome of an
-append.
+append. An append that the server would refuse again, for its size or for the role of this client, ends its submit at
+once: to repeat it would be to wait without a word, for ever where there is no limit.
 
 The machine knows no locks but their hashes, no payload, and no state. Tokens are any values; they come back untouched.
 """
@@ -313,8 +314,8 @@ class Submitter:
                 wait.conflicts += 1
                 if self._may_try_again(wait, now, out):
                     self._await_view(wait, Stage.BLOCKED, event.transaction_id, now, out)
-            case Verdict.LOST:
-                self._on_failure(wait, now, out)
+            case Verdict.LOST | Verdict.REFUSED as verdict:
+                self._on_failure(wait, now, out, last=verdict is Verdict.REFUSED)
             case Verdict.UNKNOWN:
                 self._end(wait, OutcomeUnknown(wait.token), now, out)
 
@@ -344,16 +345,16 @@ class Submitter:
         else:
             self._done(wait, now, out)
 
-    def _on_failure(self, wait: Wait, now: int, out: list[Effect]) -> None:
-        if self._may_try_again(wait, now, out):
+    def _on_failure(self, wait: Wait, now: int, out: list[Effect], *, last: bool = False) -> None:
+        if self._may_try_again(wait, now, out, last=last):
             self._pause(wait, now, out)
 
-    def _may_try_again(self, wait: Wait, now: int, out: list[Effect]) -> bool:
+    def _may_try_again(self, wait: Wait, now: int, out: list[Effect], *, last: bool = False) -> bool:
         """Count a try that came to nothing; False when it was the last one."""
         wait.tries += 1
         if self._paused:
             self._end(wait, Unavailable(wait.token), now, out)
-        elif wait.tries >= wait.retry.attempts or (wait.gives_up_at is not None and now >= wait.gives_up_at):
+        elif last or wait.tries >= wait.retry.attempts or (wait.gives_up_at is not None and now >= wait.gives_up_at):
             self._end(wait, GaveUp(wait.token, wait.tries), now, out)
         else:
             return True

@@ -174,7 +174,8 @@ def outcome_of(part: Part, call: Call) -> Receipt | None:
         return Receipt(part.partition, effect.transaction_id, effect.attempts, effect.conflicts, call.result)
     match effect:
         case GaveUp(_, attempts, gated):
-            raise RetriesExhaustedError(attempts) from cause(part, call, gated)
+            failure = cause(part, call, gated)
+            raise RetriesExhaustedError(attempts, str(failure)) from failure
         case KeyReused(_, transaction_id):
             assert call.key is not None
             raise KeyReusedError(part.partition, call.key.key, transaction_id)

@@ -37,6 +37,7 @@ MADE = [
     LockConflictError(3, 7, kind="write", lock=Lock("account", 7), conflict=True, taken_by=6),
     NotCommittedError(3, "lost", refused=True),
     RetriesExhaustedError(4),
+    RetriesExhaustedError(1, "reason"),
     KeyReusedError(3, "k", 5),
     ClientAheadError(3, 9, 5),
     BeforeStartError(3, "text"),

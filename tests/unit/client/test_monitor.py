@@ -191,8 +191,8 @@ def test_nothing_unresolved_needs_no_flush() -> None:
 
 def test_a_refusal_with_a_reason_is_told_with_it() -> None:
     monitor, out = sent(1, 2)
-    monitor.on_refused(req(1), "too large")
-    monitor.on_refused(req(1), "too large")
+    monitor.on_refused(req(1), Reason.REFUSED, "too large")
+    monitor.on_refused(req(1), Reason.REFUSED, "too large")
     assert out == [Failed(0, 1, Reason.REFUSED, text="too large")]
     oldest = monitor.oldest()
     assert oldest is not None
@@ -336,7 +336,7 @@ def test_an_answer_to_a_flush_waits_for_nothing_once_its_appends_are_judged() ->
     assert monitor.begin_flush() == req(1)
     monitor.on_flush_response(req(1), 91, 90)
     assert monitor.holding
-    monitor.on_refused(req(1), "the partition is closed")
+    monitor.on_refused(req(1), Reason.NOT_NOW, "the partition is closed")
     assert not monitor.holding
     monitor.begin_flush()
     monitor.on_flush_response(req(1), 95, 90)

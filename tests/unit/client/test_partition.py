@@ -706,14 +706,27 @@ def test_a_released_answer_is_no_longer_waited_for() -> None:
     assert not desk.closed
 
 
-@pytest.mark.parametrize("refusal", [Refusal.TOO_LARGE, Refusal.NOT_MOUNTED, 99])
-def test_a_refusal_is_told_with_its_text(refusal: int) -> None:
+@pytest.mark.parametrize(
+    ("refusal", "reason"),
+    [
+        (Refusal.TOO_LARGE, Reason.REFUSED),
+        (Refusal.NOT_ALLOWED, Reason.REFUSED),
+        (Refusal.GENERATION, Reason.NOT_NOW),
+        (Refusal.NOT_MOUNTED, Reason.NOT_NOW),
+        (Refusal.NOT_SERVED, Reason.NOT_NOW),
+        (Refusal.NOT_READY, Reason.NOT_NOW),
+        (Refusal.OVERLOADED, Reason.NOT_NOW),
+        (Refusal.OTHER, Reason.OTHER),
+        (99, Reason.OTHER),
+    ],
+)
+def test_a_refusal_is_told_with_its_text_and_whether_it_is_for_good(refusal: int, reason: Reason) -> None:
     desk = Desk()
     desk.mounted()
     desk.submit("x")
     (append,) = desk.take()
     told = desk.send(AppendRefused(append.req_id, refusal, -1, 0, -1, -1, -1, 0, "so"))
-    assert Failed(0, "x", Reason.REFUSED, text="so") in told
+    assert Failed(0, "x", reason, text="so") in told
     assert kinds(desk.take()) == (["MountRequest"] if refusal == Refusal.NOT_MOUNTED else [])
 
 

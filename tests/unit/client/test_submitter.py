@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from waltz_core.client.calls import Failed, Reason
 from waltz_core.client.keys import KeyEntry
 from waltz_core.client.retry import Retry
 from waltz_core.client.submit_calls import (
@@ -34,6 +35,7 @@ from waltz_core.client.submit_calls import (
     ViewApplied,
     ViewPaused,
     Withdrawn,
+    judge,
 )
 from waltz_core.client.submitter import Submitter
 
@@ -390,6 +392,32 @@ def test_the_number_of_tries_is_a_limit_whatever_fails(failure: str) -> None:
             assert answers == [Decide("a")]
     assert answers == [GaveUp("a", 3)]
     assert desk.empty()
+
+
+def test_what_would_be_refused_again_is_not_tried_again() -> None:
+    desk = Desk(applied=99)
+    desk.begin("a")
+    desk.send("a")
+    assert desk.judge("a", Verdict.REFUSED) == [GaveUp("a", 1)]
+    assert desk.empty()
+
+
+@pytest.mark.parametrize(
+    ("reason", "verdict"),
+    [
+        (Reason.REFUSED, Verdict.REFUSED),
+        (Reason.NOT_NOW, Verdict.LOST),
+        (Reason.OTHER, Verdict.LOST),
+        (Reason.FLUSHED, Verdict.LOST),
+        (Reason.OVERTAKEN, Verdict.LOST),
+        (Reason.LOCK, Verdict.CONFLICT),
+        (Reason.CLOSED, Verdict.UNKNOWN),
+        (Reason.CLIENT_AHEAD, Verdict.UNKNOWN),
+        (Reason.BEFORE_START, Verdict.UNKNOWN),
+    ],
+)
+def test_only_a_refusal_for_good_ends_a_submit(reason: Reason, verdict: Verdict) -> None:
+    assert judge("a", Failed(0, "a", reason)).verdict is verdict
 
 
 def test_time_is_a_limit_while_the_view_is_down() -> None:
