@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -51,6 +53,14 @@ class Terminal:
             error.add_note("\n".join(self._screen.display))
             raise
 
+    def rest(self) -> bytes:
+        """More of what it writes; nothing at its end."""
+        try:
+            data: bytes = self.child.read_nonblocking(1 << 16, timeout=60)
+        except (pexpect.EOF, pexpect.TIMEOUT):
+            return b""
+        return data
+
     def ends(self) -> int | None:
         self.child.expect(pexpect.EOF)
         self.child.close()
@@ -85,6 +95,34 @@ def test_it_shows_a_node_that_dies_and_comes_back_and_ends_by_a_key(cluster: Clu
     terminal.shows("nothing is wrong")
     terminal.child.send("q")
     assert terminal.ends() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
+def test_who_ends_it_finds_the_terminal_as_it_was(tmp_path: Path, number: signal.Signals, status: int) -> None:
+    config = tmp_path / "tools.yml"
+    config.write_text("zookeeper.connectString: 127.0.0.1:1\nzookeeper.connectTimeout: 300\ncluster.root: /x\n")
+    terminal = Terminal("-c", str(config))
+    echoes = terminal.child.getecho()
+    terminal.shows("zookeeper-down")
+    assert terminal.child.getecho() is False
+    terminal.child.kill(number)
+    ended = b"".join(iter(terminal.rest, b""))
+    assert b"\x1b[?1049l" in ended, "the screen of before"
+    assert b"\x1b[?25h" in ended, "the cursor"
+    assert terminal.child.getecho() is echoes is True
+    assert terminal.ends() == status
+
+
+@pytest.mark.slow
+def test_a_terminal_that_cannot_be_drawn_on_is_an_error(tmp_path: Path) -> None:
+    config = tmp_path / "tools.yml"
+    config.write_text("zookeeper.connectString: 127.0.0.1:1\ncluster.root: /x\n")
+    child = pexpect.spawn(sys.executable, [*TOP, "-c", str(config)], env={**os.environ, "TERM": "dumb"}, timeout=60)
+    child.expect("this terminal cannot be drawn on")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 1
 
 
 @pytest.mark.slow

@@ -100,6 +100,12 @@ def test_numbers_that_make_no_sense_are_refused(run: Run) -> None:
         ("performance test-consumers -s 1 -t 0", 2, "--num-txn must be at least 1, found 0"),
         ("performance test-consumers -s 1 -t 5 -ap 9", 1, "the cluster has 3"),
         ("client validate -tpc 1 -nc 1 -i 0 -ap 4", 1, "the cluster has 3"),
+        (
+            "performance test-producers -s 20000000 -p 1 -t 1 -i 0",
+            1,
+            "size is 20000000: payload of 20000000 bytes",
+        ),
+        ("performance test-consumers -s 20000000 -t 1", 1, "size is 20000000: payload of 20000000 bytes"),
         ("client high-water-mark -p 3", 1, "Failed to get high watermark of partition 3. "),
     ):
         status, _, text = run(*words.split())

@@ -291,6 +291,16 @@ async def test_the_submits_of_a_reader_end_with_the_reason(cluster: Cluster) -> 
     assert isinstance(error, waltz.RetriesExhaustedError)
 
 
+@pytest.mark.parametrize(
+    "words", ["performance test-producers -s 20 -p 1 -t 1 -i 0", "client validate -tpc 1 -nc 1 -i 0 -ap 1 -t 50"]
+)
+def test_tools_say_why_they_may_not_append(cluster: Cluster, words: str) -> None:
+    done = cluster.attempt(*words.split(), "-c", str(client_file(cluster, "reader")))
+    assert done.returncode == 1
+    assert "certificate 'reader' at " in done.stdout
+    assert "may not append to partition 0" in done.stdout
+
+
 async def appended(writer: waltz.Client) -> None:
     """Once; what went out over the connection that was just being closed is not in the log, and is sent again."""
     while True:

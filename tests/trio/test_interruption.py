@@ -1,4 +1,4 @@
-"""Commands that are interrupted: by Ctrl-C and SIGTERM, in order, with what they leave."""
+"""Commands that are interrupted: by Ctrl-C, SIGTERM and SIGHUP, in order, with what they leave."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_of(work: Callable[[], int]) -> int:
     return run(parser, [])
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_command_that_is_interrupted_ends_in_order_and_says_what_it_leaves(
     number: signal.Signals, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,14 +89,15 @@ def test_ctrl_c_outside_of_a_session_is_no_traceback(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "Interrupted by SIGINT\n"
 
 
-def test_a_command_whose_supervisor_ignores_both_signals_runs_on() -> None:
+def test_a_command_whose_supervisor_ignores_the_signals_runs_on() -> None:
     async def session() -> None:
         async with interruptible():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in ends:
                 signal.raise_signal(number)
             await trio.testing.wait_all_tasks_blocked()
 
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    ends = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ends}
     try:
         assert run_of(lambda: trio.run(session) or 0) == 0
     finally:

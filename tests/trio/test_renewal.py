@@ -93,11 +93,40 @@ async def test_a_certificate_without_its_key_is_not_used_until_the_key_is_there(
     (tmp_path / "server.pem").write_bytes(new.certificate)
     assert await pair.dials(endpoint)
     assert [level for level, _ in pair.said] == [Level.WARNING]
-    assert "those read before stay in use: certificate and key do not fit together" in pair.said[0][1]
+    assert "those read before stay in use: ssl.certificate (" in pair.said[0][1]
 
     (tmp_path / "server.key").write_bytes(new.key)
     assert await pair.dials(endpoint)
     assert [level for level, _ in pair.said] == [Level.WARNING, Level.INFO]
+
+
+def test_files_that_hold_something_else_are_named(tmp_path: Path) -> None:
+    """OpenSSL says of each that certificate and key do not fit together, or only `PEM lib`."""
+    pair = issue(make_ca("authority"), "server", local_names())
+    other = issue(make_ca("authority"), "server", local_names())
+    files = {"empty": b"", "text": b"certificate", "certificate": pair.certificate, "key": pair.key, "other": other.key}
+    path = {name: str(tmp_path / name) for name in files}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    for certificate, key, expected in (
+        ("empty", None, f"ssl.certificate: {path['empty']} holds no certificate"),
+        ("text", "key", f"ssl.certificate: {path['text']} holds no certificate"),
+        ("key", None, f"ssl.certificate: {path['key']} holds no certificate"),
+        ("certificate", None, f"ssl.certificate: {path['certificate']} holds no private key .* and ssl.key is not set"),
+        ("certificate", "text", f"ssl.key: {path['text']} holds no private key"),
+        ("certificate", "certificate", f"ssl.key: {path['certificate']} holds no private key"),
+        (
+            "certificate",
+            "other",
+            rf"ssl.certificate \({path['certificate']}\) and ssl.key \({path['other']}\) do not fit",
+        ),
+    ):
+        settings = TlsSettings(certificate=path[certificate], key=key and path[key])
+        for side in (ServerTls, ClientTls):
+            with pytest.raises(ConfigError, match=f"^{expected}"):
+                side(settings)
+    with pytest.raises(ConfigError, match=f"^ssl.ca: no certificate can be read from {path['text']}: "):
+        ClientTls(TlsSettings(ca=path["text"]))
 
 
 def test_an_absent_file_leaves_what_was_read(tmp_path: Path) -> None:
@@ -126,7 +155,7 @@ async def test_an_authority_whose_file_is_empty_while_it_is_written_ends_nothing
         path.write_bytes(b"")
     assert await pair.dials(endpoint)
     assert [level for level, _ in pair.said] == [Level.WARNING] * 2
-    assert all("stay in use: ssl.ca: no certificate can be read" in text for _, text in pair.said)
+    assert all("stay in use: ssl.ca: no certificate can be read from" in text for _, text in pair.said)
 
     for path, authority in zip(files, authorities, strict=True):
         path.write_bytes(authority)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a command runs: it ends in order, and says what it leaves and how to go on.
+"""Ctrl-C, SIGTERM and SIGHUP while a command runs: it ends in order, and says what it leaves and how to go on.
 
 A command that ends without a word leaves its operator to guess whether a change was made, and its session with
 ZooKeeper, with the admin lock if it holds that, to time out. And a KeyboardInterrupt that is raised wherever the
@@ -31,7 +31,7 @@ def advising(advice: Callable[[], str]) -> Iterator[None]:
 
 @asynccontextmanager
 async def interruptible() -> AsyncIterator[None]:
-    """Cancel the block at the first Ctrl-C or SIGTERM; behind it they do what they did before.
+    """Cancel the block at the first Ctrl-C, SIGTERM or SIGHUP; behind it they do what they did before.
 
     Raises:
         KeyboardInterrupt: the block was interrupted.
@@ -40,8 +40,9 @@ async def interruptible() -> AsyncIterator[None]:
 
     from waltz_trio.base.background import background_nursery
 
-    # A script that puts a command into the background has it ignore Ctrl-C.
-    heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
+    # A script that puts a command into the background has it ignore Ctrl-C, and `nohup` the end of the terminal.
+    ends = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    heard = [number for number in ends if signal.getsignal(number) is not signal.SIG_IGN]
     if not heard or threading.current_thread() is not threading.main_thread():
         yield
         return

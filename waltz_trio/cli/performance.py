@@ -75,7 +75,10 @@ class Producer:
         data = self.random.randbytes(self.load.size)
         while True:
             append = waltz.Append(data, write=lock)
-            pending = await self.client.send(partition, append, based_on=self.marks[partition])
+            try:
+                pending = await self.client.send(partition, append, based_on=self.marks[partition])
+            except ValueError as error:
+                raise CommandError(f"--txn-size is {self.load.size}: {error}") from error
             begin = time.monotonic()
             try:
                 await pending.outcome()
@@ -83,7 +86,9 @@ class Producer:
                 self.load.retries += 1
                 while self.marks[partition] < error.blocking_id:
                     await self._moved.wait()
-            except waltz.NotCommittedError:
+            except waltz.NotCommittedError as error:
+                if error.refused:
+                    raise
                 self.load.retries += 1
             else:
                 self.load.waited += time.monotonic() - begin

@@ -20,6 +20,7 @@ from rich.text import Text
 from waltz_core.operations.page import Page
 from waltz_trio.cli.console import watch_of
 from waltz_trio.cli.help import Parser
+from waltz_trio.cli.interruption import interruptible
 from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, CommandError, Option, parser_of
 from waltz_trio.cli.zookeeper import load_config
 from waltz_trio.console.watch import Watch
@@ -218,6 +219,8 @@ def _run(arguments: Arguments) -> int:
     once, as_json = arguments.flag("once"), arguments.flag("json")
     if not (once or as_json or sys.stdout.isatty()):
         raise CommandError("standard output is no terminal: give --once for one look, or --json for a line for each")
+    if not (once or as_json) and Terminal().is_dumb_terminal:
+        raise CommandError("this terminal cannot be drawn on (TERM=dumb): give --once for one look, or another TERM")
     watch = watch_of(config, arguments.text("cli-config-path"))
     if once or as_json:
         return trio.run(_print, watch, once, as_json)
@@ -274,16 +277,17 @@ async def _live(watch: Watch) -> int:
                 nursery.cancel_scope.cancel()
             touch()
 
-    with _raw(), Live(console=terminal, screen=True, auto_refresh=False) as live:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch.run)
-            nursery.start_soon(follow)
-            if sys.stdin.isatty():
-                nursery.start_soon(listen, nursery)
-            while True:
-                live.update(screen.draw(terminal.size.width, terminal.size.height), refresh=True)
-                with trio.move_on_after(1):  # the window may have another size by then
-                    await changed.wait()
+    async with interruptible():  # around what puts the terminal back
+        with _raw(), Live(console=terminal, screen=True, auto_refresh=False) as live:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch.run)
+                nursery.start_soon(follow)
+                if sys.stdin.isatty():
+                    nursery.start_soon(listen, nursery)
+                while True:
+                    live.update(screen.draw(terminal.size.width, terminal.size.height), refresh=True)
+                    with trio.move_on_after(1):  # the window may have another size by then
+                        await changed.wait()
     return 0
 
 

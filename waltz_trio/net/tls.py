@@ -126,7 +126,7 @@ class ServerTls(_Renewed):
         context.num_tickets = 0  # sessions are never resumed; tickets would be an extra message per connection
         pair = self._stand_in or _own_pair(settings)
         assert pair is not None
-        load_pair(context, pair)
+        load_pair(context, pair, _names(settings))
         if settings.trusts:
             if settings.require_client:
                 load_trust(context, settings)
@@ -179,7 +179,7 @@ class ClientTls(_Renewed):
         context.verify_mode = ssl.CERT_NONE
         pair = _own_pair(settings)
         if pair is not None:  # Java: else a self-signed one, which every peer that asks for one refuses
-            load_pair(context, pair)
+            load_pair(context, pair, _names(settings))
         if settings.trusts and settings.verify is not False:
             load_trust(context, settings)
             context.verify_mode = ssl.CERT_REQUIRED
@@ -242,8 +242,8 @@ def _common(context: ssl.SSLContext) -> None:
     context.options |= ssl.OP_NO_RENEGOTIATION  # so that a write never waits for a read
 
 
-def load_pair(context: ssl.SSLContext, pair: KeyPair) -> None:
-    """Give a context its certificate; the ssl module reads files only, so one exists for a moment.
+def load_pair(context: ssl.SSLContext, pair: KeyPair, names: str = "certificate and key") -> None:
+    """Give a context its certificate, called `names` in errors; ssl reads files only, so one exists for a moment.
 
     Raises:
         ConfigError: the key does not fit the certificate, neither can be read, or there is no room for the file.
@@ -257,7 +257,7 @@ def load_pair(context: ssl.SSLContext, pair: KeyPair) -> None:
             file.write(pair.key + b"\n" + pair.certificate)
         context.load_cert_chain(name, password=_no_password)
     except ssl.SSLError as error:
-        raise ConfigError(f"certificate and key do not fit together: {error}") from error
+        raise ConfigError(f"{names} do not fit together: {error}") from error
     except OSError as error:
         raise _no_file(error) from error
     finally:
@@ -280,12 +280,13 @@ def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
         ConfigError: a file is absent, unreadable or holds no certificate.
     """
     if settings.ca is not None:
-        data, key = _read(settings.ca, settings.prefix + "ca"), settings.prefix + "ca"
+        path, key = settings.ca, settings.prefix + "ca"
+        data = _read(path, key)
     else:
         assert settings.trust_store is not None
-        key = settings.prefix + "trustStore.location"
-        data = _read(settings.trust_store, key)
-        kind = _kind(data, settings.trust_store, key)
+        path, key = settings.trust_store, settings.prefix + "trustStore.location"
+        data = _read(path, key)
+        kind = _kind(data, path, key)
         if kind == "PKCS12":
             from waltz_trio.net.certificates import pkcs12_certificates
 
@@ -297,7 +298,7 @@ def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
         # Java: every certificate in a trust store is trusted, an authority or a single one.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     except (ssl.SSLError, ValueError) as error:  # ValueError: not ASCII, or empty
-        raise ConfigError(f"{key}: no certificate can be read: {error}") from error
+        raise ConfigError(f"{key}: no certificate can be read from {path}: {error}") from error
 
 
 # ---- key stores ------------------------------------------------------------------------------
@@ -307,6 +308,7 @@ def _own_pair(settings: TlsSettings) -> KeyPair | None:
     if settings.certificate is not None:
         certificate = _read(settings.certificate, settings.prefix + "certificate")
         key = certificate if settings.key is None else _read(settings.key, settings.prefix + "key")
+        _refuse_other(settings, certificate, key)
         return _pem_pair(certificate, key, settings.key_password, settings.prefix + "key")
     if settings.key_store is None:
         return None
@@ -320,6 +322,24 @@ def _own_pair(settings: TlsSettings) -> KeyPair | None:
     from waltz_trio.net.certificates import pkcs12_pair
 
     return pkcs12_pair(data, settings.key_store_password, name)
+
+
+def _names(settings: TlsSettings) -> str:
+    if settings.certificate is None:
+        return f"certificate and key of {settings.prefix}keyStore.location ({settings.key_store})"
+    names = f"{settings.prefix}certificate ({settings.certificate})"
+    return f"{names} and {settings.prefix}key ({settings.key})" if settings.key else f"certificate and key of {names}"
+
+
+def _refuse_other(settings: TlsSettings, certificate: bytes, key: bytes) -> None:
+    """OpenSSL says of a file that holds something else that certificate and key do not fit together."""
+    at_certificate, at_key = f"{settings.prefix}certificate: {settings.certificate}", f"{settings.prefix}key"
+    if b" CERTIFICATE-----" not in certificate:
+        raise ConfigError(f"{at_certificate} holds no certificate in the form of PEM")
+    if b" PRIVATE KEY-----" not in key:
+        if settings.key is None:
+            raise ConfigError(f"{at_certificate} holds no private key in the form of PEM, and {at_key} is not set")
+        raise ConfigError(f"{at_key}: {settings.key} holds no private key in the form of PEM")
 
 
 def _kind(data: bytes, path: str, key: str) -> str:
