@@ -34,6 +34,14 @@ def test_a_match_takes_a_lock_that_the_condition_looks_at(
         assert not set(looked_at).isdisjoint(locks_taken(events))
 
 
+@pytest.mark.parametrize("tags", [[], ["x"], ["x", "y"]])
+def test_each_type_of_each_item_is_looked_at(tags: list[str]) -> None:
+    query = Query(QueryItem(["A", "B", "C"], tags), QueryItem(["D", "E"], tags))
+    looked_at = locks_looked_at(query, lambda tag: 0)
+    for kind in "ABCDE":
+        assert not set(looked_at).isdisjoint(locks_taken([Event(kind, tags=tags)])), kind
+
+
 def test_of_several_tags_the_rarest_is_looked_at() -> None:
     query, counts = Query(QueryItem(tags=["course:c1", "student:s1"])), {"course:c1": 1000, "student:s1": 3}
     (lock,) = locks_looked_at(query, counts.__getitem__)
