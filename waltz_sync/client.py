@@ -164,7 +164,7 @@ class Client:
     ) -> list[Receipt | LockConflictError | NotCommittedError]:
         """Append many transactions and wait for all of them at once; no retries.
 
-        They commit in their order, each for itself. If one cannot be sent at all, those before it stay under way.
+        They commit in their order, each for itself. If one cannot be sent at all, none is sent.
 
         Args:
             partition: which one.
@@ -180,6 +180,7 @@ class Client:
             ClientAheadError: the log is behind this client.
             ClientClosedError, ClientFailedError: the outcome of some is unknown.
             PartitionNotFoundError: no such partition.
+            ValueError, TypeError: one cannot be sent; a note says which.
         """
         self._portal.check()
         wanted = listed(appends, APPENDS)  # a generator of them runs in the caller's thread

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -156,22 +157,59 @@ async def test_outcomes_by_runs_part_where_others_committed_in_between() -> None
     assert list(found.runs()) == [(0, 3, 2), (2, 9, 2), (4, 12, 1)]
 
 
-async def test_what_comes_before_an_append_that_cannot_be_sent_is_sent() -> None:
+@pytest.mark.parametrize("made", [list, tuple, deque, lambda appends: dict(enumerate(appends)).values()])
+@pytest.mark.parametrize("bad", [0, 2, 600, 1100])
+async def test_nothing_is_sent_of_a_list_with_an_append_that_cannot_be_sent(
+    made: Callable[[list[waltz.Append]], Iterable[waltz.Append]], bad: int
+) -> None:
+    appends = [waltz.Append(b"%d" % at, read=[("x", at)]) for at in range(1101)]
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        for call in (client.append_many, client.send_many):
+            broken = [*appends]
+            broken[bad] = waltz.Append(math.nan, waltz.Json())
+            with pytest.raises(ValueError, match="NaN") as error:
+                await call(0, made(broken), based_on=-1)
+            assert error.value.__notes__ == [f"append {bad} of 1101, counted from 0, cannot be sent: none of them was"]
+            await client.flush()
+            assert not client._appends.under_way
+            assert cluster.logs[0].mark == -1
+        outcomes = await client.append_many(0, made(appends), based_on=-1)
+        assert outcomes == [waltz.Receipt(0, at) for at in range(1101)]
+
+
+async def test_results_of_a_list_are_those_of_each_append() -> None:
+    appends = [waltz.Append(b"%d" % at, waltz.Raw() if at % 7 else waltz.Utf8(), result=at) for at in range(1101)]
+    appends = [waltz.Append("x", waltz.Utf8(), result=at) if at % 7 == 0 else each for at, each in enumerate(appends)]
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        outcomes = await client.append_many(0, appends)
+        assert [outcome.value for outcome in outcomes if isinstance(outcome, waltz.Receipt)] == [*range(1101)]
+
+
+async def test_what_comes_out_of_an_iterator_before_an_append_that_cannot_be_sent_is_sent() -> None:
     def made() -> Iterator[waltz.Append]:
         yield RAW
         raise LookupError
 
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
-        with pytest.raises(TypeError):
-            await client.send_many(0, [RAW, RAW, waltz.Append("text"), RAW])
-        with pytest.raises(LookupError):
+        with pytest.raises(TypeError) as wrong:
+            await client.send_many(0, iter([RAW, RAW, waltz.Append("text"), RAW]))
+        assert wrong.value.__notes__ == ["append 2, counted from 0, cannot be sent: the 2 before it are under way"]
+        await client.flush()
+        with pytest.raises(TypeError) as late:
+            await client.send_many(0, iter([*[RAW] * 600, waltz.Append("text")]))
+        assert late.value.__notes__ == ["append 600, counted from 0, cannot be sent: the 600 before it are under way"]
+        with pytest.raises(TypeError) as first:
+            await client.send_many(0, iter([waltz.Append("text")]))
+        assert first.value.__notes__ == ["append 0, counted from 0, cannot be sent: none was sent"]
+        with pytest.raises(LookupError) as maker:
             await client.append_many(0, made())
+        assert maker.value.__notes__ == ["append 1, counted from 0, cannot be made: the 1 before it are under way"]
         with pytest.raises(waltz.PartitionNotFoundError):
             await client.send_many(99, [RAW])
         with pytest.raises(ValueError, match="based_on"):
             await client.send_many(0, [RAW], based_on=-2)
         await client.flush()
-        assert cluster.logs[0].mark == 2
+        assert cluster.logs[0].mark == 602
 
 
 async def test_many_sends_wait_while_too_many_bytes_are_under_way() -> None:

@@ -6,7 +6,8 @@
 `submit` is the hot path: it has an append turned into what travels (`encoding.py`), and posts one event. Appends of one
 call (`send_many`) go into columns; most of them are plain, and cost no Python statement of their own. What is under way
 is bounded by bytes (`client.sendWindow`): `send` and `send_many` wait at the bound, and let other tasks run now and
-then below it.
+then below it. Appends of a call that are all there when it begins are encoded before the first of them is sent: the
+call sends all of them or, where one cannot be sent, none.
 
 A coroutine of `append`, `send` or `submit`, or of their `_many`, that nobody awaits appends nothing. Each is counted
 from its making to its first step, so that a forgotten `await` is an error when the client ends.
@@ -14,7 +15,8 @@ from its making to its first step, so that a forgotten `await` is an error when 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -40,6 +42,17 @@ _CHECKPOINT_EVERY = 64  # sends; a task switch costs as much as handling one
 _INT_63 = 1 << 63
 _ROWS = 512  # appends of one call that are handed on together
 _ROW_BYTES = 1 << 20  # and their payloads
+
+
+class _Rows:
+    """Appends that are sent together, encoded."""
+
+    __slots__ = ("columns", "end", "size")
+
+    def __init__(self) -> None:
+        self.columns = Columns()
+        self.size = 0  # bytes of payloads
+        self.end = 0  # place of the append behind the last of them
 
 
 class Appends:
@@ -106,26 +119,69 @@ class Appends:
         many = PendingMany(self._life.check_open(partition))
         if based_on is not None and based_on is not PROBE_MARK:
             based_on = mark_of(based_on, "based_on")
-        source, trouble, ended = iter(several(appends, APPENDS)), None, False
-        while not ended:
-            rows: list[Append] = []
-            try:
-                rows.extend(islice(source, _ROWS))
-            except Exception as error:  # of who makes them: those made before are sent
-                trouble = error
-            ended = len(rows) < _ROWS
-            at = 0
-            while at < len(rows):
-                await self._may_send()
-                at = self._send_rows(many, rows, at, based_on)
-        if trouble is not None:
-            raise trouble
+        if isinstance(several(appends, APPENDS), Collection):
+            await self._send_all(many, list(appends), based_on)
+        else:
+            await self._send_each(many, iter(appends), based_on)
         return many
 
-    def _send_rows(self, many: PendingMany, appends: Sequence[Append], at: int, based_on: int | None) -> int:
-        """Send appends from `appends[at]` on together, as many as that is good for; where they end."""
-        partition = self._life.check_open(many.partition)
-        columns, size, limit = Columns(), 0, self._payload_size_max
+    async def _send_all(self, many: PendingMany, appends: list[Append], based_on: int | None) -> None:
+        """Send appends that are all there: none of them where one cannot be sent, so that all may be sent again."""
+        made: deque[_Rows] = deque()
+        for begin in range(0, len(appends), _ROWS):
+            if made:
+                await trio.lowlevel.checkpoint()
+            chunk, at = appends[begin : begin + _ROWS], 0
+            while at < len(chunk):
+                made.append(_Rows())
+                try:
+                    at = self._take(many, chunk, at, begin, based_on, made[-1])
+                except Exception as error:
+                    place = begin + made[-1].end
+                    error.add_note(
+                        f"append {place} of {len(appends)}, counted from 0, cannot be sent: none of them was"
+                    )
+                    raise
+        while made:
+            await self._may_send()
+            self._post_rows(many, made.popleft(), based_on)
+
+    async def _send_each(self, many: PendingMany, source: Iterator[Append], based_on: int | None) -> None:
+        """Send appends as they are made, which may be more than memory holds."""
+        trouble, ended, begin = None, False, 0
+        while not ended:
+            chunk: list[Append] = []
+            try:
+                chunk.extend(islice(source, _ROWS))
+            except Exception as error:  # of who makes them: those made before are sent
+                trouble = error
+            ended, at = len(chunk) < _ROWS, 0
+            while at < len(chunk):
+                await self._may_send()
+                rows = _Rows()
+                try:
+                    at = self._take(many, chunk, at, begin, based_on, rows)
+                except Exception as error:
+                    error.add_note(_before(begin + rows.end, "sent"))
+                    raise
+                finally:  # those before one that cannot be sent
+                    if rows.columns.payloads:
+                        self._post_rows(many, rows, based_on)
+            begin += len(chunk)
+        if trouble is not None:
+            trouble.add_note(_before(begin, "made"))
+            raise trouble
+
+    def _take(
+        self, many: PendingMany, appends: Sequence[Append], at: int, begin: int, based_on: int | None, rows: _Rows
+    ) -> int:
+        """Encode appends from `appends[at]` on, as many as are good to send together; where they end.
+
+        Args:
+            begin: place of the first of `appends` among all of the call.
+            rows: where they go; its `end` says which one cannot be sent, if one cannot.
+        """
+        columns, size, limit = rows.columns, 0, self._payload_size_max
         into = columns.headers, columns.payloads, columns.checksums
         try:
             while at < len(appends) and size < _ROW_BYTES:
@@ -133,9 +189,9 @@ class Appends:
                 size += taken
                 if at < len(appends) and size < _ROW_BYTES:
                     append = appends[at]
-                    data, header, locks = self._encode(partition, append, based_on)
+                    data, header, locks = self._encode(many.partition, append, based_on)
                     if append.result is not None:
-                        many._results[len(many) + len(columns)] = append.result
+                        many._results[begin + at] = append.result
                     columns.add(header, data, locks)
                     size += len(data)
                     at += 1
@@ -144,12 +200,16 @@ class Appends:
                         at, taken = take_alike(appends, at, append, Append, Raw, limit, _ROW_BYTES - size, *into)
                         columns.locks.update(dict.fromkeys(range(first, len(columns)), locks))
                         size += taken
-        finally:  # those before one that cannot be sent
-            if columns.payloads:
-                self.unjudged_size += size
-                self._appended.add(partition)
-                self._rows.post(many, columns, size, based_on, self._timed)
+        finally:
+            rows.end, rows.size = at, size
         return at
+
+    def _post_rows(self, many: PendingMany, rows: _Rows, based_on: int | None) -> None:
+        """Hand on what was encoded."""
+        self._life.check_open(many.partition)
+        self.unjudged_size += rows.size
+        self._appended.add(many.partition)
+        self._rows.post(many, rows.columns, rows.size, based_on, self._timed)
 
     def send(self, partition: int, append: Append, based_on: int | None) -> Coroutine[Any, Any, Pending]:
         """See `Client.send`."""
@@ -313,6 +373,11 @@ class Appends:
         for partition, token in self._rows.unjudged():
             self.on_failed(Failed(partition, token, Reason.CLOSED))
         self._flushes.fail(error)
+
+
+def _before(place: int, what: str) -> str:
+    before = f"the {place} before it are under way" if place else "none was sent"
+    return f"append {place}, counted from 0, cannot be {what}: {before}"
 
 
 def _gives_again(append: Append) -> bool:

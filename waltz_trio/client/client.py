@@ -199,7 +199,8 @@ class Client:
     ) -> Coroutine[Any, Any, list[Receipt | LockConflictError | NotCommittedError]]:
         """Append many transactions and wait for all of them at once; no retries.
 
-        They commit in their order, each for itself. If one cannot be sent at all, those before it stay under way.
+        They commit in their order, each for itself. If one cannot be sent at all, none is sent; of an iterator, which
+        is gone through as they are sent, those before it are under way.
 
         Args:
             partition: which one.
@@ -213,6 +214,7 @@ class Client:
             ClientAheadError: the log is behind this client.
             ClientClosedError, ClientFailedError: the outcome of some is unknown.
             PartitionNotFoundError: no such partition.
+            ValueError, TypeError: one cannot be sent; a note says which, and what was sent.
         """
         return self._appends.append_many(partition, appends, based_on)
 
@@ -229,8 +231,8 @@ class Client:
     ) -> Coroutine[Any, Any, PendingMany]:
         """Queue many appends and return; as many calls of `send` would, at a fraction of their cost.
 
-        Waits only while `client.sendWindow` bytes are under way. If one cannot be sent at all, those before it stay
-        under way.
+        Waits only while `client.sendWindow` bytes are under way. If one cannot be sent at all, none is sent; of an
+        iterator, which is gone through as they are sent, those before it are under way.
 
         Args:
             partition: which one.
@@ -242,6 +244,7 @@ class Client:
 
         Raises:
             PartitionNotFoundError: no such partition.
+            ValueError, TypeError: one cannot be sent; a note says which, and what was sent.
         """
         return self._appends.send_many(partition, appends, based_on)
 
