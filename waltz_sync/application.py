@@ -16,7 +16,7 @@ from waltz_sync.held import Held
 from waltz_sync.pending import Submission
 from waltz_sync.portal import Portal
 from waltz_trio.client.arguments import Rows, kept
-from waltz_trio.client.parts import ApplicationStatus, held_up
+from waltz_trio.client.parts import ApplicationStatus, held_up, in_the_log
 from waltz_trio.client.values import Append, Key, LockLike, Receipt, Retry
 from waltz_trio.client.views import View
 
@@ -105,15 +105,17 @@ class Application(Block["Application[S]"], Generic[S]):
             A receipt, or None when `decide` declined.
 
         Raises:
-            TimeoutError: the time is over; if the append was sent, its outcome is unknown, and no retry follows.
+            TimeoutError: the time is over; if the append was sent, its outcome is unknown unless the error says that it
+                is in the log, and no retry follows.
             KeyReusedError: a transaction carries `key` for another request.
             ValueError: the append of a submit with a key does not carry it, or the view remembers no keys.
             RetriesExhaustedError: `retry` allows no further attempt; the cause is the last failure.
             ClientAheadError: the log is behind this client.
             ViewRegressedError: the stored mark of the view went back.
             StateReadOnlyError: `decide` tried to change the state.
-            PartitionUnavailableError: the partition is paused.
-            ClientClosedError, ClientFailedError: the outcome is unknown.
+            PartitionUnavailableError: the partition is paused; the error says so where the append is in the log.
+            ClientClosedError, ClientFailedError: the outcome is unknown unless the error says that the append is in the
+                log.
         """
         _check_plain(decide, "decide")
         self._check_entered()
@@ -122,7 +124,7 @@ class Application(Block["Application[S]"], Generic[S]):
         return self._portal.call(
             lambda: run(until=until, decline=decline, retry=retry, key=key, submission=inner, expects=locks),
             timeout,
-            self._late(_SUBMIT_LATE, partition),
+            self._late(_submit_late(inner), partition),
         )
 
     def submit_many(
@@ -224,14 +226,30 @@ class Application(Block["Application[S]"], Generic[S]):
         self._check_entered()
         return self._portal.call(read, timeout, self._late(_READ_LATE, partition))
 
-    def _late(self, text: str, partition: int | None = None) -> Callable[[], str]:
+    def _late(self, text: str | Callable[[], str], partition: int | None = None) -> Callable[[], str]:
         """What a call that begins now says once its time is over, in the Trio thread: also what it has waited for."""
         app, began = self._app, time.monotonic()
-        return lambda: text + held_up(app._parts.values(), partition, app._engine.life.status, app._access.works, began)
+
+        def late() -> str:
+            told = text if isinstance(text, str) else text()
+            return told + held_up(app._parts.values(), partition, app._engine.life.status, app._access.works, began)
+
+        return late
 
     def _check_entered(self) -> None:
         if not self._used:
             raise RuntimeError(f"the application is not open; write: {self._line}")
+
+
+def _submit_late(submission: trio_front.Submission) -> Callable[[], str]:
+    """What a submit with this handle says once its time is over: also that its append is committed by then."""
+    before = submission._call  # of an earlier submit with the same handle
+
+    def late() -> str:
+        told = "" if submission._call is before else in_the_log(submission._call)
+        return f"{told}. The view has not applied it in time" if told else _SUBMIT_LATE
+
+    return late
 
 
 def _check_plain(function: object, name: str) -> None:

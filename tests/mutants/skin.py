@@ -1342,4 +1342,11 @@ SKIN: tuple[Mutant, ...] = (
         "if not isinstance(several(appends, APPENDS), Iterable):",
         ("tests/trio/test_client.py",),
     ),
+    Mutant(
+        "a submit whose append is in the log ends by an error that says nothing of it",
+        "waltz_trio.client.parts",
+        "raise unavailable(part, in_the_log(call))",
+        "raise unavailable(part)",
+        ("tests/trio/test_application.py",),
+    ),
 )

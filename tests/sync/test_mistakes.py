@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import sqlite3
@@ -541,3 +542,20 @@ def test_a_time_out_of_a_submit_says_that_the_server_is_away(tmp_path: Path) -> 
             app.submit(something, partition=0, timeout=0.01)
         cluster.restart_server()
         assert app.submit(something, partition=0, timeout=60) is not None
+
+
+def test_a_time_out_of_a_submit_says_that_its_append_is_in_the_log(cluster: RunningCluster, tmp_path: Path) -> None:
+    path = tmp_path / "view.db"
+    submission = waltz_sync.Submission()
+    view = waltz_trio.SqliteView(path, note, schema=SCHEMA, name="seen", busy_timeout=0.01)
+    with (
+        waltz_sync.open_client(cluster.url) as client,
+        client.materialize(view, [0], timeout=60) as app,
+        contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other,
+    ):
+        assert app.submit(something, partition=0, submission=submission, timeout=60) is not None
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(TimeoutError, match="the submit has no outcome"):  # not that of the submit before
+            app.submit(something, partition=0, timeout=0, submission=submission)
+        with pytest.raises(TimeoutError, match=r"the append of this submit is in the log as .* not applied it in time"):
+            app.submit(something, partition=0, timeout=3, until="applied", submission=submission)

@@ -598,6 +598,47 @@ async def test_a_transaction_that_cannot_be_applied_may_pause_its_partition_only
         assert caplog.text.count("unlucky") == 1
 
 
+IN_THE_LOG = r"the append of this submit is in the log as transaction 0 of partition 0"
+TWICE = ": to submit it again would append it a second time"
+
+
+async def test_a_submit_that_the_view_cannot_apply_says_that_it_is_in_the_log() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(picky), on_poison="pause") as bank:
+            with pytest.raises(waltz.PartitionUnavailableError, match=rf"{IN_THE_LOG}{TWICE}\. The view is paused: "):
+                await bank.submit(deposit, 13, 1, partition=0, until="applied")
+            assert len(cluster.logs[0].records) == 1
+            with pytest.raises(waltz.PartitionUnavailableError, match=r"unavailable: paused") as nothing:
+                await bank.submit(deposit, 14, 1, partition=0, until="applied")
+            assert "in the log" not in str(nothing.value)
+            with pytest.raises(waltz.PartitionUnavailableError) as many:
+                await bank.submit_many(deposit, [(12, 1), (13, 1), (14, 1)], partition=1, until="applied")
+            there = "of 3 submits, counted from 0, are in the log: 0 as transaction 0, 1 as transaction 1, 2 as "
+            assert many.value.__notes__ == [f"{there}transaction 2"]
+            with pytest.raises(waltz.PartitionUnavailableError) as none:
+                await bank.submit_many(deposit, [(12, 1)], partition=1, until="applied")
+            assert not hasattr(none.value, "__notes__")
+
+
+async def test_a_submit_whose_block_ends_says_that_it_is_in_the_log() -> None:
+    told: list[waltz.ClientClosedError] = []
+
+    async def submit(bank: waltz.Application[Any]) -> None:
+        with pytest.raises(waltz.ClientClosedError, match=IN_THE_LOG + TWICE) as found:
+            await bank.submit(deposit, 13, 1, partition=0, until="applied")
+        told.append(found.value)
+
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client, trio.open_nursery() as nursery:
+        with pytest.raises(waltz.ApplyFailedError):
+            async with client.materialize(waltz.DictView(picky), [0]) as bank:
+                nursery.start_soon(submit, bank)
+                await trio.sleep_forever()
+        with pytest.raises(waltz.ClientClosedError) as over:
+            await bank.submit(deposit, 1, 1, partition=0)
+        assert "in the log" not in str(over.value)
+    assert len(told) == 1
+
+
 @pytest.mark.parametrize(
     "lazy",
     [

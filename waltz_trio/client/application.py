@@ -180,8 +180,9 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             ClientAheadError: the log is behind this client.
             ViewRegressedError: the stored mark of the view went back.
             StateReadOnlyError: `decide` tried to change the state.
-            PartitionUnavailableError: the partition is paused.
-            ClientClosedError, ClientFailedError: the outcome is unknown.
+            PartitionUnavailableError: the partition is paused; the error says so where the append is in the log.
+            ClientClosedError, ClientFailedError: the outcome is unknown unless the error says that the append is in the
+                log.
         """
         return self._submits.submit(decide, args, partition, until, decline, retry, key, submission, expects)
 

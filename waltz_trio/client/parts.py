@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
@@ -183,21 +183,48 @@ def outcome_of(part: Part, call: Call) -> Receipt | None:
             assert call.pending is not None
             return call.pending._receipt()
         case _:
-            raise unavailable(part)
+            raise unavailable(part, in_the_log(call))
 
 
-def unavailable(part: Part) -> Exception:
-    """Why nothing can be waited for."""
+def in_the_log(call: Call | None) -> str:
+    """That the append of a submit is committed, for an error that its caller gets all the same; else nothing."""
+    pending = None if call is None else call.pending
+    if pending is None or type(pending._outcome) is not int:
+        return ""
+    again = "" if call is None or call.key is not None else ": to submit it again would append it a second time"
+    where = f"as transaction {pending._outcome} of partition {pending.partition}"
+    return f"the append of this submit is in the log {where}{again}"
+
+
+def many_in_the_log(calls: Sequence[Call], most: int = 20) -> str:
+    """Which of some submits have an append in the log, or may have, for an error that says nothing of them."""
+    pendings = [(at, call.pending._outcome) for at, call in enumerate(calls) if call.pending is not None]
+    there = [f"{at} as transaction {outcome}" for at, outcome in pendings if type(outcome) is int]
+    sent = [str(at) for at, outcome in pendings if outcome is None]
+    if not there and not sent:
+        return ""
+    texts = []
+    for kind, places in (("are in the log", there), ("were sent and may commit yet", sent)):
+        if places:
+            more = f" and {len(places) - most} more" if len(places) > most else ""
+            texts.append(f"{kind}: {', '.join(places[:most])}{more}")
+    return f"of {len(calls)} submits, counted from 0, {'; '.join(texts)}"
+
+
+def unavailable(part: Part, told: str = "") -> Exception:
+    """Why nothing can be waited for; `told` is what is known of an append all the same."""
     if part.paused is None:
-        return ended()
-    error = PartitionUnavailableError(part.partition, f"paused: {part.paused}")
+        return ended(told)
+    error = PartitionUnavailableError(part.partition, f"{told and f'{told}. The view is '}paused: {part.paused}")
     error.__cause__ = part.paused
     return error
 
 
-def ended() -> ClientClosedError:
+def ended(told: str = "") -> ClientClosedError:
     """The block was left, or could not go on."""
-    return ClientClosedError("the block of the application has ended; enter another one: client.materialize(...)")
+    over = "the block of the application has ended"
+    text = f"{over} before the view had applied its transaction; {told}. Enter another block" if told else ""
+    return ClientClosedError(f"{text or f'{over}; enter another one'}: client.materialize(...)")
 
 
 def cause(part: Part, call: Call, gated: bool) -> Exception:

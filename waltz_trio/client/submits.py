@@ -21,7 +21,7 @@ from waltz_trio.client.at_work import Works
 from waltz_trio.client.calls import Call, KeyOfCall, Submission, Waiter
 from waltz_trio.client.deciding import Decisions
 from waltz_trio.client.engine import Engine
-from waltz_trio.client.parts import Part, Parts, end_of, outcome_of
+from waltz_trio.client.parts import Part, Parts, end_of, many_in_the_log, outcome_of
 from waltz_trio.client.shown import shown
 from waltz_trio.client.stepping import Stepper
 from waltz_trio.client.values import Key, LockLike, Receipt, Retry
@@ -190,17 +190,22 @@ class Submits:
         pairs = zip(wanted, named, strict=True)
         calls = [self._call(part, options, waiter, decide, args, key) for args, key in pairs]
         locks = [_NOTHING] * len(calls) if likely is None else list(map(self._expected, calls, likely))
-        try:
-            self._stepper.tell(part, *map(options.begun, calls, locks))
-            await waiter.wait()
-        finally:
-            await self._leave(part, calls)
         outcomes: list[Receipt | RetriesExhaustedError | KeyReusedError | None] = []
-        for call in calls:
+        try:
             try:
-                outcomes.append(outcome_of(part, call))
-            except (RetriesExhaustedError, KeyReusedError) as error:
-                outcomes.append(error)
+                self._stepper.tell(part, *map(options.begun, calls, locks))
+                await waiter.wait()
+            finally:
+                await self._leave(part, calls)
+            for call in calls:
+                try:
+                    outcomes.append(outcome_of(part, call))
+                except (RetriesExhaustedError, KeyReusedError) as error:
+                    outcomes.append(error)
+        except Exception as error:
+            if note := many_in_the_log(calls):
+                error.add_note(note)
+            raise
         await trio.lowlevel.checkpoint_if_cancelled()
         return outcomes
 
