@@ -1349,4 +1349,18 @@ SKIN: tuple[Mutant, ...] = (
         "raise unavailable(part)",
         ("tests/trio/test_application.py",),
     ),
+    Mutant(
+        "an enum is never read again before it is written",
+        "waltz_trio.client.fitting",
+        "sure = all(type(member.value) in (int, str) for member in wanted)",
+        "sure = True",
+        ("tests/trio/test_values.py",),
+    ),
+    Mutant(
+        "a class that checks its fields is read again once only",
+        "waltz_trio.client.fitting",
+        "    if _checks_itself(cls):\n",
+        "    if not cls:\n",
+        ("tests/trio/test_values.py",),
+    ),
 )

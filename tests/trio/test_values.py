@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import enum
 import json
@@ -470,13 +471,133 @@ class Stem:
     leaf: Leaf
 
 
+class Vat(enum.Enum):
+    """Of which JSON has one as it is, and the other as a text."""
+
+    NONE = 0
+    FULL = Decimal("0.19")
+    PAIR = ("pair", 2)
+
+
+@attrs.frozen
+class Sale:
+    amount: int
+    vat: Vat
+
+
+def positive(number: int) -> None:
+    if number < 0:
+        raise ValueError("negative")
+
+
+@dataclasses.dataclass
+class Checked:
+    n: int
+
+    def __post_init__(self) -> None:
+        positive(self.n)
+
+
+@attrs.define
+class CheckedAttrs:
+    n: int
+
+    def __attrs_post_init__(self) -> None:
+        positive(self.n)
+
+
+@attrs.define
+class Validated:
+    n: int = attrs.field(validator=attrs.validators.ge(0), on_setattr=attrs.setters.NO_OP)
+
+
+@attrs.define
+class Converted:
+    n: int = attrs.field(converter=lambda n: positive(n) or n, on_setattr=attrs.setters.NO_OP)
+
+
+@attrs.define(init=False)
+class OwnInit:
+    n: int
+
+    def __init__(self, n: int) -> None:
+        positive(n)
+        self.__attrs_init__(n)  # type: ignore[attr-defined]
+
+
+@dataclasses.dataclass(init=False)
+class OwnDataInit:
+    n: int
+
+    def __init__(self, n: int) -> None:
+        positive(n)
+        self.n = n
+
+
+@dataclasses.dataclass
+class Inner:
+    n: int
+
+
+class Derived(Inner):
+    def __init__(self, n: int) -> None:
+        positive(n)
+        super().__init__(n)
+
+
+class DerivedAttrs(Leaf):
+    def __init__(self, n: int) -> None:
+        positive(n)
+        super().__init__(n)
+
+
+def made(cls: Any, n: int) -> Any:
+    """Of a class that would refuse it."""
+    value = cls(1)
+    object.__setattr__(value, "n", n)
+    return value
+
+
+CHECKED = (*(Checked, CheckedAttrs, Validated, Converted, OwnInit, OwnDataInit, Derived, DerivedAttrs),)
+
+
+@pytest.mark.parametrize("cls", CHECKED)
+def test_a_class_that_checks_its_fields_is_read_again_each_time(cls: Any) -> None:
+    """Its value was changed since it was made: it could be written, and would have stopped every view."""
+    codec = waltz.Json(list[cls])
+    assert codec.loads(codec.dumps([cls(1)]))[0].n == 1
+    with pytest.raises(TypeError, match=r"could be written, but not read again .*: value\[1\]"):
+        codec.dumps([cls(1), made(cls, -5)])
+
+
+def test_an_enum_is_read_again_each_time_unless_json_has_all_of_its_values() -> None:
+    sales, kinds = waltz.Json(Sale), waltz.Json(Vat)
+    assert sales.loads(sales.dumps(Sale(1, Vat.NONE))) == Sale(1, Vat.NONE)
+    with pytest.raises(TypeError, match=r"not read again by Json\(Sale\): Sale.vat: expected one of Vat, 0, Decimal"):
+        sales.dumps(Sale(1, Vat.FULL))
+    kinds.dumps(Vat.NONE)
+    with pytest.raises(TypeError, match="not read again"):
+        kinds.dumps(Vat.PAIR)
+
+
+def test_a_field_without_a_type_is_refused_when_the_codec_is_made() -> None:
+    bare: Any = attrs.make_class("Bare", ["x"])
+    with pytest.raises(TypeError, match=r"Json cannot carry Bare: its field x has no type.*; write x: TYPE = attrs"):
+        waltz.Json(bare)
+    typed: Any = attrs.make_class("Typed", {"x": attrs.field(type=int)})
+    assert waltz.Json(typed).loads(waltz.Json(typed).dumps(typed(7))) == typed(7)
+
+
 TYPES: tuple[Any, ...] = (
+    *(Vat, Sale, dict[Colour, int], dict[Colour, Leaf], *CHECKED),
     *(int, str, bool, bytes, float, list, tuple, dict, Any, Decimal, datetime.date, datetime.datetime),
     *(Colour, Leaf, Branch, Stem, Tree, Ledger, int | None, Leaf | None),
     *(list[int], list[float], list[Leaf], list[int | None], tuple[int, ...], tuple[int, str], tuple[Stem, ...]),
     *(dict[str, int], dict[int, int], dict[str, Leaf], dict[int, list[Leaf]]),
 )
 MADE: tuple[Any, ...] = (
+    *(Vat.NONE, Vat.FULL, Vat.PAIR, Sale(1, Vat.NONE), Sale(1, Vat.FULL), {Vat.FULL: 1}, {Colour.RED: Leaf(1)}),
+    *(made(cls, n) for cls in CHECKED for n in (1, -1)),
     *(1, True, "x", "1", b"x", 1.5, None, Decimal(1), datetime.date(2026, 1, 2), datetime.datetime(2026, 1, 2), TREE),
     *([1], [True], ["x"], [None], [1, 2.5], (1,), (1, "x"), (1, True), [b"x"], [[1], {"a": (1,)}], [{1: 1}]),
     *(
@@ -539,6 +660,15 @@ def test_keys_of_a_dict_come_back_as_their_type_says() -> None:
     assert codec.loads(codec.dumps(Ledger({-7: 100, 8: 0}))) == Ledger({-7: 100, 8: 0})
     colours = waltz.Json(dict[Colour, int])
     assert colours.loads(b'{"red":1}') == {Colour.RED: 1}
+    assert colours.loads(colours.dumps({Colour.RED: 1})) == {Colour.RED: 1}
+    nested = waltz.Json(list[dict[Colour, dict[int, Leaf]]])
+    assert nested.loads(nested.dumps([{Colour.RED: {1: Leaf(2)}}])) == [{Colour.RED: {1: Leaf(2)}}]
+    with pytest.raises(TypeError, match=r"value: keys of a dict are text in JSON, found <Colour.RED"):
+        waltz.Json(dict).dumps({Colour.RED: 1})
+    with pytest.raises(TypeError, match=r"keys of a dict are text in JSON, found <Vat.PAIR"):
+        waltz.Json(dict[Vat, int]).dumps({Vat.PAIR: 1})
+    with pytest.raises(ValueError, match="two keys of a dict would be the same text"):
+        waltz.Json(dict[Any, Any]).dumps({Colour.RED: 1, "red": 2})
     with pytest.raises(ValueError, match="expected a whole number as a key, found '07'"):
         codec.loads(b'{"by_account":{"07":1}}')
     with pytest.raises(TypeError, match="Json cannot carry a dict with keys of float"):

@@ -163,6 +163,22 @@ def _text_builder(wanted: type, read: Callable[[str], Any]) -> Build:
     return build
 
 
+def hints_of(cls: Any) -> dict[str, Any]:
+    """The types of the fields of a class of attrs or a dataclass.
+
+    Raises:
+        TypeError: a field has none.
+    """
+    hints = dict(typing.get_type_hints(cls))
+    for field in attrs.fields(cls) if attrs.has(cls) else ():
+        if hints.setdefault(field.name, field.type) is None and field.type is None:
+            raise TypeError(
+                f"Json cannot carry {cls.__name__}: its field {field.name} has no type, which says how it is read; "
+                f"write {field.name}: TYPE = attrs.field(...)"
+            )
+    return hints
+
+
 def _class_builder(cls: Any, lenient: bool) -> Build:
     if is_model(cls):
         return lambda value: cls.model_validate(_checked(value, dict))
@@ -170,7 +186,7 @@ def _class_builder(cls: Any, lenient: bool) -> Build:
         from msgspec import convert  # it is there, for a class of it is
 
         return lambda value: convert(value, cls)
-    hints = typing.get_type_hints(cls)
+    hints = hints_of(cls)
     if attrs.has(cls):
         aliases = {field.name: field.alias for field in attrs.fields(cls)}
         required = {field.name for field in attrs.fields(cls) if field.init and field.default is attrs.NOTHING}

@@ -138,7 +138,7 @@ class Json(Generic[T]):
         if self.cls is not None and not _is_a(value, self.cls):
             raise TypeError(f"expected {name_of(self.cls)}, found {shown(value)}")
         try:
-            text = _encode(value)
+            text = self._written(value)
         except ValueError as error:
             if "Out of range" not in str(error):
                 raise
@@ -146,6 +146,14 @@ class Json(Generic[T]):
         if not (self._fits(value) and self._tried):
             self._read_back(value, text)
         return text.encode()
+
+    def _written(self, value: T) -> str:
+        try:
+            return _encode(value)
+        except TypeError as error:
+            if not str(error).startswith("keys must be"):
+                raise
+        return _encode(_with_plain_keys(value))
 
     def _read_back(self, value: T, text: str) -> None:
         """See that `loads` takes a value again: one that it refuses would stop every view at its transaction.
@@ -275,6 +283,29 @@ def _to_plain(value: object) -> object:
     if hasattr(cls, "__index__"):  # a whole number of another library, such as numpy
         return operator.index(typing.cast(Any, value))
     raise TypeError(f"{cls.__name__} has no place in JSON")
+
+
+def _with_plain_keys(value: object) -> object:
+    """The same with the values of enums for keys: `json` asks nobody what a key is."""
+    if isinstance(value, dict):
+        plain = {_plain_key(key): _with_plain_keys(part) for key, part in value.items()}
+        if len(plain) < len(value):
+            raise ValueError(f"two keys of a dict would be the same text in JSON, found {shown(value)}")
+        return plain
+    if isinstance(value, list | tuple):
+        return [_with_plain_keys(part) for part in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return _with_plain_keys(_to_plain(value))
+
+
+def _plain_key(key: object) -> object:
+    plain = key.value if isinstance(key, enum.Enum) else key
+    if plain is None or isinstance(plain, str | int | float):
+        return plain
+    raise TypeError(
+        f"keys of a dict are text in JSON, found {shown(key)}; an int, or an enum of text or int, will do, too"
+    )
 
 
 _encode = json.JSONEncoder(default=_to_plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import types
 import typing
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+
+from waltz_trio.client.building import hints_of
 
 Fits = Callable[[Any], bool]
 
@@ -33,6 +36,8 @@ def fitting(wanted: Any) -> Fits:
         return _fields_fit(wanted)
     if isinstance(wanted, type):
         sure = not hasattr(wanted, "model_dump") and not hasattr(wanted, "__struct_fields__")  # they check themselves
+        if issubclass(wanted, enum.Enum):
+            sure = all(type(member.value) in (int, str) for member in wanted)  # JSON has these as they are
         return lambda value: sure and type(value) is wanted
     if origin in (typing.Union, types.UnionType):
         parts = [fitting(part) for part in arguments if part is not type(None)]
@@ -56,7 +61,21 @@ def _plain(value: Any) -> bool:
     return kind in (str, int, float, bool) or value is None
 
 
+def _checks_itself(cls: Any) -> bool:
+    """A class that may refuse the very fields that a value of it has: they may have been changed since it was made."""
+    if cls.__new__ is not object.__new__:
+        return True
+    if attrs.has(cls):
+        own = "__attrs_attrs__" in vars(cls)
+        hooks = ("__attrs_init__", "__attrs_pre_init__", "__attrs_post_init__")
+        checked = any(field.validator is not None or field.converter is not None for field in attrs.fields(cls))
+        return not own or checked or any(hasattr(cls, hook) for hook in hooks)
+    return "__dataclass_fields__" not in vars(cls) or not cls.__dataclass_params__.init or hasattr(cls, "__post_init__")
+
+
 def _fields_fit(cls: Any) -> Fits:
+    if _checks_itself(cls):
+        return lambda value: False
     names = [field.name for field in (attrs.fields(cls) if attrs.has(cls) else dataclasses.fields(cls))]
     checks: list[tuple[str, Fits]] = []
 
@@ -64,7 +83,7 @@ def _fields_fit(cls: Any) -> Fits:
         if type(value) is not cls:
             return False
         if not checks:  # late, for classes that contain themselves
-            hints = typing.get_type_hints(cls)
+            hints = hints_of(cls)
             checks.extend((name, fitting(hints[name])) for name in names)
         return all(check(getattr(value, name)) for name, check in checks)
 
