@@ -54,6 +54,14 @@ def _data(value: bytes) -> bytes:
     return value
 
 
+ITEMS_MAX = 500
+TAGS_MAX = 50
+TEXTS_MAX = 5000
+"""What a query may ask for: items, tags of one of them, types and tags in all. Every database takes as much."""
+POSITION_MAX = (1 << 63) - 1
+"""Whole numbers of databases end here."""
+
+
 _NONE: frozenset[str] = frozenset()
 
 
@@ -121,6 +129,25 @@ class Query:
 def _is_query(_: object, field: object, query: Any) -> None:
     if not isinstance(query, Query):
         raise TypeError(f"expected a Query, found {query!r}; write AppendCondition(Query(QueryItem(...)), after=HEAD)")
+    check_size(query)
+
+
+def check_size(query: Query) -> None:
+    """See that every database can be asked for it.
+
+    Raises:
+        ValueError: it has too many items, tags or types.
+    """
+    items = query.items
+    tags = max(len(item.tags) for item in items)
+    texts = sum(len(item.types) + len(item.tags) for item in items)
+    for count, limit, what in (
+        (len(items), ITEMS_MAX, "items in a query"),
+        (tags, TAGS_MAX, "tags in an item of a query"),
+        (texts, TEXTS_MAX, "types and tags in a query"),
+    ):
+        if count > limit:
+            raise ValueError(f"at most {limit:,} {what}, found {count:,}; ask for a part of it at a time, or for less")
 
 
 def _is_position(_: object, field: object, after: Any) -> None:
@@ -132,7 +159,7 @@ def check_position(after: Any) -> None:
 
     Raises:
         TypeError: no whole number.
-        ValueError: below -1.
+        ValueError: below -1, or beyond 63 bits.
     """
     if after is not None and (isinstance(after, bool) or not isinstance(after, int)):
         raise TypeError(f"after is a position, a whole number, or None, found {after!r}; write after=events.head")
@@ -141,6 +168,8 @@ def check_position(after: Any) -> None:
             f"after is a position, -1 or higher (-1 is the head of an empty store), found {after}; write "
             "after=events.head"
         )
+    if after is not None and after > POSITION_MAX:
+        raise ValueError(f"after is a position, at most 2**63 - 1, found {after}; write after=events.head")
 
 
 @attrs.frozen

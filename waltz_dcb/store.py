@@ -8,8 +8,8 @@ with what was in the way, and is looked at again. So a false conflict costs anot
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from waltz_core.base.errors import ClientError
@@ -17,12 +17,14 @@ from waltz_dcb.events import (
     EVENTS_MAX,
     HEADER,
     PAYLOAD,
+    POSITION_MAX,
     AppendCondition,
     Event,
     Events,
     Query,
     SequencedEvent,
     check_position,
+    check_size,
     head_of,
     key_of,
     payload_of,
@@ -30,6 +32,7 @@ from waltz_dcb.events import (
 from waltz_dcb.locks import locks_looked_at, locks_taken
 from waltz_dcb.memory import memory_view
 from waltz_trio import Append, Application, Client, Key, Receipt, Retry, View
+from waltz_trio.client.encoding import LocksMaxError
 
 if TYPE_CHECKING:
     import waltz_asyncio
@@ -65,15 +68,18 @@ def question(
 
     Raises:
         TypeError: something is not what it should be.
-        ValueError: a position or a limit below its range.
+        ValueError: a position or a limit outside its range, or a query that asks for too much.
     """
     if not isinstance(query, Query):
         raise TypeError(f"expected a Query, found {query!r}; write Query(QueryItem(...)), or Query.all()")
+    check_size(query)
     check_position(after)
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
         raise TypeError(f"limit is a whole number, or None for all that match, found {limit!r}")
     if limit is not None and limit < 0:
         raise ValueError(f"limit is 0 or higher, or None for all that match, found {limit}")
+    if limit is not None and limit > POSITION_MAX:
+        raise ValueError(f"limit is at most 2**63 - 1, or None for all that match, found {limit}")
     return query, -1 if after is None else after, limit, backwards
 
 
@@ -98,6 +104,7 @@ class Proposal:
             raise TypeError(f"expected AppendCondition(QUERY, after=HEAD), found {condition!r}")
         self._condition = condition
         self._key = key
+        self._taken = locks_taken(self._events)
         self._match: SequencedEvent | None = None  # of the last decision
 
     @property
@@ -118,13 +125,24 @@ class Proposal:
         """What is appended on the state of a view; None if an event matches the condition."""
         payload = payload_of(self._events, self._key)
         if self._condition is None:
-            return Append(payload, PAYLOAD, HEADER, append=locks_taken(self._events))
+            return Append(payload, PAYLOAD, HEADER, append=self._taken)
         query, after = self._condition.fail_if_events_match, self._condition.after
         self._match = next(iter(finder.find(query, -1 if after is None else after, 1, False)), None)
         if self._match is not None:
             return None
         looked_at = locks_looked_at(query, finder.count_of)
-        return Append(payload, PAYLOAD, HEADER, read=looked_at, append=locks_taken(self._events))
+        return Append(payload, PAYLOAD, HEADER, read=looked_at, append=self._taken)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Where it is submitted: an error that counts locks says what they are."""
+        try:
+            yield
+        except LocksMaxError as error:
+            raise ValueError(
+                f"{error}: these events take {len(self._taken)}, one for each of their types, their tags, and their "
+                "types with each tag, and the condition takes more; append fewer events, or tags, at a time"
+            ) from None
 
     def position(self, receipt: Receipt | None) -> int:
         """The position of the last event, once it was appended.
@@ -168,7 +186,7 @@ class EventStore:
                 reads what the view has.
 
         Raises:
-            TypeError, ValueError: no query, position or limit.
+            TypeError, ValueError: no query, position or limit, or one that is too large.
         """
         events, mark = await self._application.read(
             find, *question(query, after, limit, backwards), partition=self._partition, fresh=fresh
@@ -186,7 +204,7 @@ class EventStore:
         """Append events, all or none, unless an event matches `condition`.
 
         Args:
-            events: one or several, at most 1,024.
+            events: one or several, at most 1,024, with as many types and tags as there may be locks in an append.
             condition: when not to.
             key: an idempotency key: if an append of the same events carries it already, the position of that one is
                 returned, and nothing is appended. Takes a view that remembers keys.
@@ -198,14 +216,15 @@ class EventStore:
         Raises:
             ConditionFailedError: an event matches; nothing was appended.
             KeyReusedError: the key was used for other events; nothing was appended.
-            ValueError: no events, or too many.
+            ValueError: no events, or too many, or too many of their types and tags.
             RetriesExhaustedError: `retry` allows no further attempt.
             ClientClosedError, ClientFailedError: the outcome is unknown.
         """
         proposal = Proposal(events, condition, key)
-        receipt = await self._application.submit(
-            proposal.decide, partition=self._partition, decline=proposal.decline, retry=retry, key=proposal.key
-        )
+        with proposal.explained():
+            receipt = await self._application.submit(
+                proposal.decide, partition=self._partition, decline=proposal.decline, retry=retry, key=proposal.key
+            )
         return proposal.position(receipt)
 
 

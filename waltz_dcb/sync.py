@@ -70,7 +70,7 @@ class EventStore:
             timeout: seconds to wait.
 
         Raises:
-            TypeError, ValueError: no query, position or limit.
+            TypeError, ValueError: no query, position or limit, or one that is too large.
         """
         events, mark = self._application.read(
             find, *question(query, after, limit, backwards), partition=self._partition, fresh=fresh, timeout=timeout
@@ -89,7 +89,7 @@ class EventStore:
         """Append events, all or none, unless an event matches `condition`.
 
         Args:
-            events: one or several, at most 1,024.
+            events: one or several, at most 1,024, with as many types and tags as there may be locks in an append.
             condition: when not to.
             key: an idempotency key: if an append of the same events carries it already, the position of that one is
                 returned, and nothing is appended. Takes a view that remembers keys.
@@ -102,19 +102,20 @@ class EventStore:
         Raises:
             ConditionFailedError: an event matches; nothing was appended.
             KeyReusedError: the key was used for other events; nothing was appended.
-            ValueError: no events, or too many.
+            ValueError: no events, or too many, or too many of their types and tags.
             RetriesExhaustedError: `retry` allows no further attempt.
             ClientClosedError, ClientFailedError: the outcome is unknown.
         """
         proposal = Proposal(events, condition, key)
-        receipt = self._application.submit(
-            proposal.decide,
-            partition=self._partition,
-            decline=proposal.decline,
-            retry=retry,
-            timeout=timeout,
-            key=proposal.key,
-        )
+        with proposal.explained():
+            receipt = self._application.submit(
+                proposal.decide,
+                partition=self._partition,
+                decline=proposal.decline,
+                retry=retry,
+                timeout=timeout,
+                key=proposal.key,
+            )
         return proposal.position(receipt)
 
 

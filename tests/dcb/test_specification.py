@@ -73,7 +73,9 @@ async def test_a_read_says_what_it_takes(store: EventStore) -> None:
         ({"limit": "2"}, "limit is a whole number, or None for all that match, found '2'"),
         ({"limit": True}, "limit is a whole number, or None for all that match, found True"),
         ({"limit": -1}, "limit is 0 or higher, or None for all that match, found -1"),
+        ({"limit": 1 << 63}, "limit is at most 2\\*\\*63 - 1, or None for all that match, found 9223372036854775808"),
         ({"after": -2}, "after is a position, -1 or higher"),
+        ({"after": 1 << 63}, "after is a position, at most 2\\*\\*63 - 1, found 9223372036854775808"),
         ({"after": "0"}, "after is a position, a whole number, or None, found '0'"),
     ):
         with pytest.raises((TypeError, ValueError), match=text):
@@ -208,6 +210,9 @@ def test_a_condition_behind_a_position_that_no_store_has_is_refused() -> None:
     assert AppendCondition(Query.all(), after=-1).after == -1
     with pytest.raises(ValueError, match=r"after is a position, -1 or higher .*, found -5; write after=events.head"):
         AppendCondition(Query.all(), after=-5)
+    assert AppendCondition(Query.all(), after=(1 << 63) - 1).after == (1 << 63) - 1
+    with pytest.raises(ValueError, match=r"after is a position, at most 2\*\*63 - 1, found 9223372036854775808"):
+        AppendCondition(Query.all(), after=1 << 63)
 
 
 async def test_an_event_must_contain_type_data_and_tags(store: EventStore) -> None:

@@ -1443,7 +1443,7 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "an append with a condition takes no locks",
         "waltz_dcb.store",
-        "read=looked_at, append=locks_taken(self._events))",
+        "read=looked_at, append=self._taken)",
         "read=looked_at)",
         _EVENTS,
     ),

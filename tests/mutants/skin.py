@@ -1363,4 +1363,32 @@ SKIN: tuple[Mutant, ...] = (
         "    if not cls:\n",
         ("tests/trio/test_values.py",),
     ),
+    Mutant(
+        "stores of two partitions are warned of",
+        "waltz_trio.client.encoding",
+        '("waltz.", "dcb.")',
+        '("waltz.",)',
+        ("tests/trio/test_arguments.py",),
+    ),
+    Mutant(
+        "a condition may ask for more than a database answers",
+        "waltz_dcb.events",
+        "    check_size(query)\n\n\ndef check_size",
+        "\n\ndef check_size",
+        ("tests/dcb/test_limits.py",),
+    ),
+    Mutant(
+        "a counter in the state of a view is a dict like others",
+        "waltz_trio.client.states",
+        "set: _Set, Counter: _Counter}",
+        "set: _Set, Counter: _Dict}",
+        ("tests/trio/test_states.py",),
+    ),
+    Mutant(
+        "a class whose own methods would be passed over is put into the state",
+        "waltz_trio.client.states",
+        "        if owner not in _WRAPPERS:\n",
+        "        if not owner:\n",
+        ("tests/trio/test_states.py",),
+    ),
 )

@@ -12,6 +12,7 @@ import numpy
 import pytest
 import trio
 
+import waltz_dcb
 import waltz_trio as waltz
 from tests.trio.small_cluster import small_cluster
 from waltz_trio.client.values import lock_hashes
@@ -233,6 +234,19 @@ async def test_a_lock_in_two_partitions_is_warned_of_once(caplog: pytest.LogCapt
         (warning,) = caplog.messages
         assert "lock ('account', 4) is used in partitions 0 and 1" in warning
         assert "a lock holds within one partition" in warning
+
+
+async def test_stores_of_two_partitions_are_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Each of their conditions is of one store; and a warning about them would be the only one of its client."""
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with waltz_dcb.open_store(client, 0) as first, waltz_dcb.open_store(client, 1) as second:
+            for store in (first, second):
+                await store.append(waltz_dcb.Event("A", b"", ["x:1"]))
+            assert caplog.messages == []
+        for partition in (0, 1):
+            await client.append(partition, waltz.Append(b"", append=[("account", 7)]))
+        (warning,) = caplog.messages
+        assert "lock ('account', 7) is used in partitions 0 and 1" in warning
 
 
 async def test_locks_that_are_remembered_are_bounded() -> None:

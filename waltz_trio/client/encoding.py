@@ -20,7 +20,8 @@ from waltz_trio.client.values import Append, LockLike, lock_hashes
 
 _INT_31 = 1 << 31
 _HOMES_KEPT = 10_000  # locks whose partition is remembered
-_OUR_LOCKS = "waltz."  # locks of this package's own protocols, such as a sink's, are taken in every partition
+# Of this package's own protocols, such as those of a sink and of a store: they are taken in every partition.
+_OUR_LOCKS = ("waltz.", "dcb.")
 _NO_HASHES: tuple[int, ...] = ()
 
 
@@ -32,6 +33,10 @@ class ClientLimits:
     send_window: int = 8 << 20  # unresolved payload above which `send` waits
     payload_size_max: int = 16 << 20
     locks_max: int = 10_000  # of one append
+
+
+class LocksMaxError(ValueError):
+    """An append has more locks than a server takes."""
 
 
 class Encoder:
@@ -98,7 +103,7 @@ class Encoder:
         except ValueError:
             if len(names) <= limit:
                 raise
-            raise ValueError(f"more than {limit} locks in one append (server.locksMax)") from None
+            raise LocksMaxError(f"more than {limit} locks in one append (server.locksMax)") from None
         return write, read, adds
 
     def _check_homes(self, partition: int, locks: list[bytes]) -> None:
