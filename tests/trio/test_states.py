@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -314,6 +314,132 @@ def test_other_kinds_of_dictionaries_keep_their_defaults() -> None:
     assert (wrapped(counted, None)["a"], wrapped(counted, None)["b"]) == (1, 0)
     with pytest.raises(KeyError):
         wrapped({}, None)["missing"]
+
+
+class Case(dict[str, int]):
+    """Looks away where others look twice."""
+
+    def __setitem__(self, key: str, value: int) -> None:
+        super().__setitem__(key.lower(), value)
+
+
+class Adding(dict[str, int]):
+    def update(self, *others: Any, **more: Any) -> None:
+        for key, value in dict(*others, **more).items():
+            self[key] = self.get(key, 0) + value
+
+
+class Got(dict[str, int]):
+    def __getitem__(self, key: str) -> int:
+        return 7
+
+
+class Tagging(list[Any]):
+    def append(self, value: Any) -> None:
+        super().append(("tag", value))
+
+
+class Sorting(list[Any]):
+    def sort(self, **options: Any) -> None:
+        raise AssertionError
+
+
+class Lower(set[str]):
+    def add(self, value: str) -> None:
+        super().add(value.lower())
+
+
+class Gone(set[str]):
+    def difference_update(self, *others: Any) -> None:
+        raise AssertionError
+
+
+class SubCounter(Counter[str]):
+    def subtract(self, *others: Any, **more: Any) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("kind", [Case, Adding, Got, Tagging, Sorting, Lower, Gone, SubCounter])
+def test_a_class_whose_own_methods_would_be_passed_over_is_refused(kind: type[Any]) -> None:
+    told = f"{kind.__name__} cannot be the state of a DictView, or be in it: its own .* would be passed over"
+    with pytest.raises(TypeError, match=told):
+        waltz.DictView(lambda txn, state: None, kind())
+    for state in ({"a": kind()}, [kind()]):
+        for journal in (None, Journal()):
+            with pytest.raises(TypeError, match=told):
+                wrapped(state, journal)[next(iter(state)) if isinstance(state, dict) else 0]
+    state: dict[str, Any] = {}
+    for value in (kind(), [kind()], {"x": (kind(),)}):
+        with pytest.raises(TypeError, match=told):
+            wrapped(state, Journal())["a"] = value
+    with pytest.raises(TypeError, match=told):
+        wrapped([], Journal()).append(kind())
+    assert state == {}
+
+
+def test_classes_that_change_as_what_they_are_do_are_states() -> None:
+    class Named(dict[str, int]):
+        def total(self) -> int:
+            return sum(self.values())
+
+        def __missing__(self, key: str) -> int:
+            return 7
+
+    for made in (Named, OrderedDict[str, int], type("Rows", (list,), {}), type("Names", (set,), {})):
+        state: dict[str, Any] = {"a": made()}
+        assert wrapped(state, Journal())["a"] == made()
+        waltz.DictView(lambda txn, state: None, made())
+    assert wrapped(Named(), None)["x"] == 7
+
+
+COUNTS: list[Callable[[Any], Any]] = [
+    lambda it: it.update("aab"),
+    lambda it: it.update({"a": 2, "c": 1}, b=3),
+    lambda it: it.update(),
+    lambda it: it.subtract("aab", d=1),
+    lambda it: it.subtract({"a": 5}),
+    lambda it: it.__iadd__(Counter("abz")),
+    lambda it: it.__isub__(Counter("aaz")),
+    lambda it: it.__ior__(Counter("aaaaz")),
+    lambda it: it.__iand__(Counter("ay")),
+    lambda it: it.setdefault("a", 9),
+    lambda it: it.__delitem__("nothing"),
+    lambda it: it.__delitem__("a"),
+    lambda it: it.pop("b"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(COUNTS)))
+@pytest.mark.parametrize("kind", [Counter, type("Votes", (Counter,), {})])
+def test_a_counter_in_the_state_counts(kind: type[Counter[str]], number: int) -> None:
+    plain = kind("aaabby")
+    COUNTS[number](plain)
+    state = {"c": kind("aaabby")}
+    journal = Journal()
+    COUNTS[number](wrapped(state, journal)["c"])
+    assert state["c"] == plain
+    assert type(state["c"]) is kind
+    assert list(state["c"].items()) == list(plain.items())
+    assert journal.take_back()
+    assert state == {"c": Counter("aaabby")}
+    if plain != state["c"]:
+        with pytest.raises(waltz.StateReadOnlyError):
+            COUNTS[number](wrapped(state, None)["c"])
+        assert state == {"c": Counter("aaabby")}
+
+
+def test_a_counter_is_read_as_one() -> None:
+    counts = Counter("aaabbc")
+    seen, other = wrapped({"c": counts}, None)["c"], wrapped(Counter("ab"), None)
+    assert (seen.most_common(1), seen.most_common(), seen.total()) == ([("a", 3)], counts.most_common(), 6)
+    assert sorted(seen.elements()) == list("aaabbc")
+    assert (seen + other, seen - other, seen & other, seen | other) == (
+        counts + Counter("ab"),
+        counts - Counter("ab"),
+        counts & Counter("ab"),
+        counts | Counter("ab"),
+    )
+    assert (seen == counts, seen["nothing"], Counter(seen)) == (True, 0, counts)
 
 
 def test_what_is_read_behaves_as_what_it_wraps() -> None:

@@ -34,6 +34,9 @@ class DictView(Generic[S]):
     Nothing is kept across restarts, so every partition is read from its start. `decide` functions get the state
     read-only. Where the state is a dict, a list or a set, a transaction that cannot be applied changes nothing of it.
     With `keys` it remembers idempotency keys. `apply_many(txns, state)` does the same as `apply` with each of several.
+
+    Raises:
+        TypeError: the state is a class, or of one whose own methods would be passed over; or an argument is no function.
     """
 
     threaded = False
@@ -53,7 +56,7 @@ class DictView(Generic[S]):
         self.keys = keys
         self._tables: dict[int, KeyTable] = {}
         self.state: Any = {} if state is None else state
-        if apply_many is not None and not can_be_wrapped(self.state):
+        if not can_be_wrapped(self.state) and apply_many is not None:
             raise TypeError(
                 f"apply_many needs a state that can be put back when it fails: a dict, a list or a set, not "
                 f"{type(self.state).__name__}"

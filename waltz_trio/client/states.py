@@ -15,8 +15,9 @@ import copy
 import datetime
 import decimal
 import enum
+import functools
 import uuid
-from collections import defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSequence, MutableSet
 from typing import Any, NoReturn
 
@@ -67,15 +68,43 @@ class Journal:
 
 def wrapped(state: Any, journal: Journal | None) -> Any:
     """A dict, list or set that notes changes, or with no journal refuses them; anything else as it is."""
-    for kind, wrapper in ((dict, _Dict), (list, _List), (set, _Set)):
-        if isinstance(state, kind):
-            return wrapper(state, journal)
-    return state
+    wrapper = _WRAPPERS.get(type(state))
+    if wrapper is None:
+        if not isinstance(state, dict | list | set):
+            return state
+        wrapper = _wrapper_of(type(state))
+    return wrapper(state, journal)
 
 
 def can_be_wrapped(state: object) -> bool:
-    """The state itself is a dict, a list or a set."""
-    return isinstance(state, dict | list | set)
+    """The state itself is a dict, a list or a set.
+
+    Raises:
+        TypeError: it is of a class of its own that changes in another way than these.
+    """
+    if not isinstance(state, dict | list | set):
+        return False
+    _wrapper_of(type(state))
+    return True
+
+
+@functools.cache
+def _wrapper_of(kind: type) -> type[_Wrapper]:
+    """What wraps a class.
+
+    Raises:
+        TypeError: it has methods of its own where a wrapper has others, which would be passed over.
+    """
+    base, changes = next((base, changes) for base, changes in _CHANGES.items() if issubclass(kind, base))
+    for name in changes:
+        owner = next(owner for owner in kind.__mro__ if name in vars(owner))
+        if owner not in _WRAPPERS:
+            raise TypeError(
+                f"{kind.__name__} cannot be the state of a DictView, or be in it: its own {name} would be passed over, "
+                f"for a {base.__name__} is handed out wrapped; use a {base.__name__} and a function for what "
+                f"{kind.__name__} does, or an object that holds the {base.__name__}"
+            )
+    return _WRAPPERS[base]
 
 
 class _Wrapper:
@@ -167,6 +196,8 @@ def _raw(value: Any) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value
+    if kind not in _WRAPPERS and isinstance(value, dict | list | set):
+        _wrapper_of(kind)  # refused where it is put, not where it is handed out
     if isinstance(value, list):
         for at, item in enumerate(value):
             if (raw := _raw(item)) is not item:
@@ -255,6 +286,60 @@ class _Dict(_Wrapper, MutableMapping[Any, Any]):
         if key not in self._base:
             self[key] = default
         return self[key]
+
+
+class _Counter(_Dict):
+    """Counts are added where a dict would put others in their place."""
+
+    __slots__ = ()
+
+    def update(self, other: Any = (), /, **counts: Any) -> None:
+        for key, count in Counter(other, **counts).items():
+            self[key] = self.get(key, 0) + count
+
+    def subtract(self, other: Any = (), /, **counts: Any) -> None:
+        for key, count in Counter(other, **counts).items():
+            self[key] = self.get(key, 0) - count
+
+    def most_common(self, n: int | None = None) -> list[tuple[Any, int]]:
+        return self._counted().most_common(n)
+
+    def elements(self) -> Iterator[Any]:
+        return self._counted().elements()
+
+    def total(self) -> int:
+        return self._counted().total()
+
+    def __add__(self, other: Any) -> Any:
+        return self._counted() + _raw(other)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._counted() - _raw(other)
+
+    def __and__(self, other: Any) -> Any:
+        return self._counted() & _raw(other)
+
+    def __iadd__(self, other: Any) -> Any:
+        return self._become(self._counted() + _raw(other))
+
+    def __isub__(self, other: Any) -> Any:
+        return self._become(self._counted() - _raw(other))
+
+    def __ior__(self, other: Any) -> Any:
+        return self._become(self._counted() | _raw(other))
+
+    def __iand__(self, other: Any) -> Any:
+        return self._become(self._counted() & _raw(other))
+
+    def _counted(self) -> Counter[Any]:
+        return Counter(self._base)
+
+    def _become(self, counts: Counter[Any]) -> Any:
+        for key in [key for key in self._base if key not in counts]:
+            del self[key]
+        for key, count in counts.items():
+            self[key] = count
+        return self
 
 
 class _List(_Wrapper, MutableSequence[Any]):
@@ -367,3 +452,19 @@ class _Set(_Wrapper, MutableSet[Any]):
 
     def issuperset(self, other: Iterable[Any]) -> bool:
         return bool(self._base.issuperset(_raw(other)))
+
+
+def _changing(base: type, abstract: type, *more: str) -> tuple[str, ...]:
+    return (*more, *(name for name in vars(abstract) if callable(vars(base).get(name))))
+
+
+_WRAPPERS: dict[type, type[_Wrapper]] = {dict: _Dict, list: _List, set: _Set, Counter: _Counter}
+_WRAPPERS |= {defaultdict: _Dict, OrderedDict: _Dict}
+_OF_DICT = _changing(dict, MutableMapping, "__getitem__", "__ior__")
+_CHANGES: dict[type, tuple[str, ...]] = {
+    Counter: (*_OF_DICT, "subtract", "__iadd__", "__isub__", "__iand__"),
+    dict: _OF_DICT,
+    list: _changing(list, MutableSequence, "__imul__", "sort"),
+    set: _changing(set, MutableSet, "update", *(name for name in vars(set) if name.endswith("_update"))),
+}
+"""Methods of which a wrapper has its own."""
