@@ -1391,4 +1391,11 @@ SKIN: tuple[Mutant, ...] = (
         "        if not owner:\n",
         ("tests/trio/test_states.py",),
     ),
+    Mutant(
+        "a gateway takes a key that is only in the payload",
+        "waltz_core.gateway.calls",
+        "    if key is None:\n        _refuse_key_inside(",
+        "    if not forms:\n        _refuse_key_inside(",
+        ("tests/unit/gateway/test_calls.py",),
+    ),
 )

@@ -154,7 +154,7 @@ def route(topics: Topics, asked: Asked) -> Call | Place:
             return ShowTopic(topic)
         case ["partition"]:
             _only(asked, "GET", "of")
-            return FindPartition(topic, _utf_8(_one(asked, "of", ""), "of"))
+            return FindPartition(topic, _utf_8(_one(asked, "of"), "of"))
         case ["partitions", number, "append"]:
             _only(asked, "POST")
             return place_of(topic, number)
@@ -310,6 +310,8 @@ def append_of(place: Place, value: Any) -> Append:
     if (write or read) and mark is None:
         raise _bad("write and read locks need mark: the last transaction of the state that the decision was based on")
     payload = _payload(place.topic, forms[0], value[forms[0]], key)
+    if key is None:
+        _refuse_key_inside(place.topic.key_field, payload)
     return Append(place, payload, header, write, read, append, mark, key)
 
 
@@ -365,6 +367,22 @@ def _lock(value: Any, kind: str) -> Lock:
     if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], str) or not value[0]:
         raise _bad(f'a lock is its name and its id, such as ["account", 7], found {str(value)[:60]!r} in locks.{kind}')
     return Lock(_utf_8(value[0], "the name of a lock"), _number(value[1], "the id of a lock", _INT_64))
+
+
+def _refuse_key_inside(field: str, payload: bytes) -> None:
+    """An append without a key takes no lock on one: a record that carries it all the same would hide the key's own."""
+    if field.encode() not in payload and b"\\u" not in payload:  # how else a name may be written
+        return
+    try:
+        value = json_text.parse(payload)
+    except ValueError:
+        return
+    carried = value.get(field) if isinstance(value, dict) else None
+    if isinstance(carried, str) and parse_key(carried) is not None:
+        raise _bad(
+            f"{field} of the payload is an idempotency key, {carried!r}, and the append has none, so that a repeat of "
+            f"that key would find this record: send it as key, or leave {field} out"
+        )
 
 
 def _payload(topic: Topic, form: str, value: Any, key: Key | None) -> bytes:

@@ -36,7 +36,8 @@ class DictView(Generic[S]):
     With `keys` it remembers idempotency keys. `apply_many(txns, state)` does the same as `apply` with each of several.
 
     Raises:
-        TypeError: the state is a class, or of one whose own methods would be passed over; or an argument is no function.
+        TypeError: the state is a class, or of a class whose own methods would be passed over; or an argument is no
+            function.
     """
 
     threaded = False

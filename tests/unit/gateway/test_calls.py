@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -177,6 +178,43 @@ def test_what_is_no_append_is_refused(body: bytes) -> None:
         read_append(AT, "application/json", body)
     assert caught.value.problem.status == 400
     assert len(caught.value.problem.detail) < 300
+
+
+def test_the_partition_of_no_key_is_asked_for_in_vain() -> None:
+    with pytest.raises(RequestError, match="the parameter of is missing"):
+        route(TOPICS, asked("/topics/pay/partition"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"json": {"a": 1, "idempotencyKey": "-1:o1"}},
+        {"text": '{"idempotencyKey": "-1:o1"}'},
+        {"text": '{"idempotency\\u004bey": "-1:o1"}'},
+        {"base64": base64.b64encode(b'{"idempotencyKey":"-1:o1"}').decode()},
+    ],
+)
+def test_a_key_that_is_only_in_the_payload_is_refused(body: dict[str, Any]) -> None:
+    """A repeat of an append that was committed with this key found that record, and was told that it was refused."""
+    with pytest.raises(
+        RequestError, match=r"idempotencyKey of the payload is an idempotency key, '-1:o1', and the app"
+    ):
+        append_of(AT, body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"json": {"idempotencyKey": "no mark"}},
+        {"json": {"idempotencyKey": 7}},
+        {"json": [{"idempotencyKey": "-1:o1"}]},
+        {"json": {"inside": {"idempotencyKey": "-1:o1"}}},
+        {"text": "the idempotencyKey"},
+        {"base64": base64.b64encode(b'{"idempotencyKey":\xff').decode()},
+    ],
+)
+def test_what_no_repeat_takes_for_a_key_is_no_key(body: dict[str, Any]) -> None:
+    assert append_of(AT, body).key is None
 
 
 def test_more_locks_than_accepted_are_refused() -> None:
