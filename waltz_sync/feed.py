@@ -23,9 +23,10 @@ class _Delivered(Transaction):
     """A transaction in a thread; its payload is fetched through the feed, which can wait there."""
 
     __slots__ = ()
+    _line = "feed.fetch(txn)"
 
     def fetch(self) -> NoReturn:
-        raise TypeError("this transaction is read in a plain thread; write: feed.fetch(txn)")
+        raise TypeError(f"this transaction is read in a plain thread; write: {self._line}")
 
 
 class Delivery:

@@ -1393,7 +1393,7 @@ SKIN: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a gateway takes a key that is only in the payload",
-        "waltz_core.gateway.calls",
+        "gateway.calls",
         "    if key is None:\n        _refuse_key_inside(",
         "    if not forms:\n        _refuse_key_inside(",
         ("tests/unit/gateway/test_calls.py",),

@@ -134,6 +134,8 @@ def test_a_payload_that_was_not_prefetched_is_fetched_through_the_feed(client: w
         txn = next(feed)
         with pytest.raises(TypeError, match=r"feed\.fetch\(txn\)"):
             txn.fetch()  # type: ignore[unused-coroutine]
+        with pytest.raises(RuntimeError, match=r"was not fetched: use `feed\.fetch\(txn\)`, or prefetch"):
+            txn.load(TEXT)
         assert (feed.fetch(txn), txn.load(TEXT)) == (b"later", "later")
 
 

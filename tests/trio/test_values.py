@@ -251,7 +251,7 @@ def test_a_payload_that_does_not_decode_names_its_transaction() -> None:
 
 
 def test_a_payload_that_was_not_fetched_is_an_error_of_the_program() -> None:
-    with pytest.raises(RuntimeError, match="was not fetched"):
+    with pytest.raises(RuntimeError, match=r"was not fetched: use `await txn\.fetch\(\)`, or prefetch"):
         waltz.Transaction(1, 5, 0, REQ, None).load()
 
 

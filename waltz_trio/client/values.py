@@ -8,7 +8,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, overload
 
 import attrs
 
@@ -137,6 +137,7 @@ class Transaction:
     req_id: ReqId
     _data: bytes | None
     _fetch: Callable[[int, int], Awaitable[bytes]] | None = None
+    _line: ClassVar[str] = "await txn.fetch()"
 
     def __repr__(self) -> str:
         return f"Transaction(partition={self.partition}, id={self.id}, header={self.header})"
@@ -159,7 +160,7 @@ class Transaction:
             RuntimeError: the payload was not fetched.
         """
         if self._data is None:
-            raise RuntimeError(f"the payload of {self!r} was not fetched: use `await txn.fetch()`, or prefetch")
+            raise RuntimeError(f"the payload of {self!r} was not fetched: use `{self._line}`, or prefetch")
         if codec is _RAW:  # costs as much as all the rest of a reader's loop otherwise
             return self._data
         chosen: Codec[Any] = codec.of(self.header) if isinstance(codec, Codecs) else codec
