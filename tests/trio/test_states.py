@@ -368,13 +368,13 @@ def test_a_class_whose_own_methods_would_be_passed_over_is_refused(kind: type[An
         for journal in (None, Journal()):
             with pytest.raises(TypeError, match=told):
                 wrapped(state, journal)[next(iter(state)) if isinstance(state, dict) else 0]
-    state: dict[str, Any] = {}
+    filled: dict[str, Any] = {}
     for value in (kind(), [kind()], {"x": (kind(),)}):
         with pytest.raises(TypeError, match=told):
-            wrapped(state, Journal())["a"] = value
+            wrapped(filled, Journal())["a"] = value
     with pytest.raises(TypeError, match=told):
         wrapped([], Journal()).append(kind())
-    assert state == {}
+    assert filled == {}
 
 
 def test_classes_that_change_as_what_they_are_do_are_states() -> None:

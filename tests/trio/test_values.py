@@ -485,9 +485,10 @@ class Sale:
     vat: Vat
 
 
-def positive(number: int) -> None:
+def positive(number: int) -> int:
     if number < 0:
         raise ValueError("negative")
+    return number
 
 
 @dataclasses.dataclass
@@ -513,7 +514,7 @@ class Validated:
 
 @attrs.define
 class Converted:
-    n: int = attrs.field(converter=lambda n: positive(n) or n, on_setattr=attrs.setters.NO_OP)
+    n: int = attrs.field(converter=positive, on_setattr=attrs.setters.NO_OP)
 
 
 @attrs.define(init=False)
@@ -522,7 +523,7 @@ class OwnInit:
 
     def __init__(self, n: int) -> None:
         positive(n)
-        self.__attrs_init__(n)  # type: ignore[attr-defined]
+        self.__attrs_init__(n)
 
 
 @dataclasses.dataclass(init=False)

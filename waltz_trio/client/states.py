@@ -197,7 +197,7 @@ def _raw(value: Any) -> Any:
     if kind in _PLAIN:
         return value
     if kind not in _WRAPPERS and isinstance(value, dict | list | set):
-        _wrapper_of(kind)  # refused where it is put, not where it is handed out
+        _wrapper_of(type(value))  # refused where it is put, not where it is handed out
     if isinstance(value, list):
         for at, item in enumerate(value):
             if (raw := _raw(item)) is not item:
