@@ -1336,6 +1336,8 @@ SKIN: tuple[Mutant, ...] = (
         "    Refusal.NOT_READY: Reason.NOT_NOW,\n",
         "    Refusal.NOT_READY: Reason.REFUSED,\n",
         ("tests/unit/client/test_partition.py",),
+    ),
+    Mutant(
         "a list of appends is sent up to the one that cannot be",
         "waltz_trio.client.appends",
         "if isinstance(several(appends, APPENDS), Collection):",
