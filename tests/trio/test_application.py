@@ -205,7 +205,7 @@ async def test_retries_end_where_they_are_told_to() -> None:
             with pytest.raises(waltz.RetriesExhaustedError, match="after 3 attempts") as found:
                 await bank.submit(stale, partition=0, retry=waltz.Retry(attempts=3))
             assert isinstance(found.value.__cause__, waltz.LockConflictError)
-            with pytest.raises(waltz.RetriesExhaustedError, match="after 1 attempts"):
+            with pytest.raises(waltz.RetriesExhaustedError, match="after 1 attempt: partition 0: a lock was taken"):
                 await bank.submit(stale, partition=0, retry=waltz.Retry(give_up_after=0))
 
 
