@@ -210,6 +210,73 @@ def test_reading_gives_the_mark_of_the_same_snapshot(tmp_path: Path) -> None:
     view.close()
 
 
+class Refused(Exception):
+    """An application's own."""
+
+
+def _first(rows: Any) -> None:
+    for row in rows:
+        raise Refused(row)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda db: _first(db.execute("SELECT * FROM seen")),
+        lambda db: _first(db.connection.cursor().execute("SELECT * FROM seen")),
+        lambda db: _first(db.connection.execute("SELECT * FROM seen")),
+        lambda db: {"rows": db.execute("SELECT * FROM seen")},
+        lambda db: (
+            db.connection.execute("SELECT * FROM seen"),
+            db.connection.blobopen("seen", "data", 1, readonly=True),
+        ),
+    ],
+)
+def test_what_is_read_halfway_keeps_no_snapshot_for_those_who_read_next(
+    tmp_path: Path, function: Callable[[sqlite3.Cursor], Any]
+) -> None:
+    view = sqlite_view(tmp_path)
+    view.load_mark(0)
+    view.commit(batch(0, 2))
+    kept: list[Any] = []  # what may read on, as an error that is being handled does by its traceback
+    try:
+        kept.append(view.read(0, function, ())[0])
+    except Refused as error:
+        kept.append(error)
+    view.commit(batch(3, 3))
+    assert ids(view) == [0, 1, 2, 3]
+    if isinstance(kept[0], dict):
+        with pytest.raises(sqlite3.ProgrammingError, match="closed cursor"):
+            kept[0]["rows"].fetchone()
+    view.close()
+
+
+def test_what_apply_has_read_halfway_keeps_neither_its_batch_from_being_committed_nor_its_snapshot(
+    tmp_path: Path,
+) -> None:
+    kept = []
+
+    def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+        note(txn, db)
+        if txn.id == 3:
+            raise Refused
+        kept.append(db.connection.execute("UPDATE seen SET data = data RETURNING id"))
+        kept.append(db.connection.execute("SELECT id FROM seen"))
+
+    view, other = sqlite_view(tmp_path, apply, name="seen"), sqlite_view(tmp_path, note, name="seen")
+    view.load_mark(0)
+    other.load_mark(0)
+    assert view.commit(batch(0, 2)) == 2
+    with pytest.raises(waltz.ApplyError) as failed:
+        view.commit(batch(3, 3))
+    assert isinstance(failed.value.__cause__, Refused)
+    assert other.commit(batch(3, 4)) == 4
+    assert view.commit(batch(3, 5)) == 5
+    assert ids(view) == [0, 1, 2, 3, 4, 5]
+    view.close()
+    other.close()
+
+
 @pytest.mark.parametrize(
     "act",
     [

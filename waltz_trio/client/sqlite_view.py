@@ -8,8 +8,10 @@ import os
 import re
 import sqlite3
 import stat
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from waltz_core.base.errors import ConfigError, ViewRegressedError
 from waltz_trio.client.shown import shown
@@ -245,6 +247,48 @@ _TRANSACTION_CONTROL = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlit
 _GUARDS = ("query_only", "writable_schema", "schema_version")
 
 
+class _Connection(sqlite3.Connection):
+    """Knows what reads from it."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._reading: weakref.WeakSet[sqlite3.Cursor | sqlite3.Blob] = weakref.WeakSet()
+        super().__init__(*args, **options)
+
+    def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
+        """As the module's."""
+        cursor = super().cursor(factory)
+        self._reading.add(cursor)
+        return cursor
+
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        """As the module's, which may make the cursor without `cursor()`."""
+        cursor: sqlite3.Cursor = self.cursor().execute(*args)
+        return cursor
+
+    def executemany(self, *args: Any) -> sqlite3.Cursor:
+        """As the module's."""
+        cursor: sqlite3.Cursor = self.cursor().executemany(*args)
+        return cursor
+
+    def blobopen(self, *args: Any, **options: Any) -> sqlite3.Blob:
+        """As the module's."""
+        blob = super().blobopen(*args, **options)
+        self._reading.add(blob)
+        return blob
+
+    def end(self, how: str) -> None:
+        """End a transaction, and what reads in it.
+
+        A SELECT that is half read keeps its snapshot beyond COMMIT and ROLLBACK, and transactions that begin
+        meanwhile have the same: its cursor may live on in a result, or in the traceback of an error.
+        """
+        reading, self._reading = self._reading, weakref.WeakSet()
+        for each in reading:
+            with contextlib.suppress(sqlite3.Error):
+                each.close()
+        self.execute(f"{how} {_OURS}")
+
+
 class _Session:
     """One connection on which only we begin and end transactions."""
 
@@ -252,7 +296,12 @@ class _Session:
         # A file that was deleted meanwhile must not come back empty.
         name = f"{Path(path).absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
         self.connection = sqlite3.connect(
-            name, timeout=busy_timeout, isolation_level=None, check_same_thread=False, uri=True
+            name,
+            timeout=busy_timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=True,
+            factory=_Connection,
         )
         self._begin = "BEGIN DEFERRED" if reads else "BEGIN IMMEDIATE"
         self._guarded = False
@@ -273,10 +322,10 @@ class _Session:
             yield self.connection.cursor()
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
-                self.connection.execute(f"ROLLBACK {_OURS}")
+                self.connection.end("ROLLBACK")
             raise
         else:
-            self.connection.execute(f"COMMIT {_OURS}")
+            self.connection.end("COMMIT")
 
     @contextlib.contextmanager
     def foreign(self, deferred: bool = False) -> Iterator[None]:
