@@ -1022,7 +1022,7 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "a commit that PostgreSQL turned into a rollback is believed",
         "waltz_trio.client.postgres_view",
-        "        if self._driver.in_error(cursor):\n",
+        "        if fault is not None:\n",
         "        if False:\n",
         _DATABASES,
     ),
@@ -1063,9 +1063,9 @@ AIMED: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a connection to PostgreSQL that breaks without a code ends the view",
-        "waltz_trio.client.postgres_view",
-        "return state is None or state",
-        "return state is not None or state",
+        "waltz_trio.client.postgres_session",
+        "if error.sqlstate is None and self.closed:",
+        "if False:",
         _DATABASES,
     ),
     Mutant(

@@ -1405,4 +1405,18 @@ SKIN: tuple[Mutant, ...] = (
         "",
         ("tests/trio/test_views.py",),
     ),
+    Mutant(
+        "whatever psycopg says without a code is taken for a lost connection",
+        "waltz_trio.client.postgres_session",
+        "if error.sqlstate is None and self.closed:",
+        "if error.sqlstate is None:",
+        ("tests/views/test_databases.py",),
+    ),
+    Mutant(
+        "a statement that the server does not take is sent",
+        "waltz_trio.client.mysql_session",
+        "len(sql) + 1 >= self.size_max",
+        "len(sql) + 1 > self.size_max",
+        ("tests/views/test_databases.py",),
+    ),
 )

@@ -210,13 +210,13 @@ def test_reading_gives_the_mark_of_the_same_snapshot(tmp_path: Path) -> None:
     view.close()
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """An application's own."""
 
 
 def _first(rows: Any) -> None:
     for row in rows:
-        raise Refused(row)
+        raise RefusedError(row)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_what_is_read_halfway_keeps_no_snapshot_for_those_who_read_next(
     kept: list[Any] = []  # what may read on, as an error that is being handled does by its traceback
     try:
         kept.append(view.read(0, function, ())[0])
-    except Refused as error:
+    except RefusedError as error:
         kept.append(error)
     view.commit(batch(3, 3))
     assert ids(view) == [0, 1, 2, 3]
@@ -259,7 +259,7 @@ def test_what_apply_has_read_halfway_keeps_neither_its_batch_from_being_committe
     def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
         note(txn, db)
         if txn.id == 3:
-            raise Refused
+            raise RefusedError
         kept.append(db.connection.execute("UPDATE seen SET data = data RETURNING id"))
         kept.append(db.connection.execute("SELECT id FROM seen"))
 
@@ -269,7 +269,7 @@ def test_what_apply_has_read_halfway_keeps_neither_its_batch_from_being_committe
     assert view.commit(batch(0, 2)) == 2
     with pytest.raises(waltz.ApplyError) as failed:
         view.commit(batch(3, 3))
-    assert isinstance(failed.value.__cause__, Refused)
+    assert isinstance(failed.value.__cause__, RefusedError)
     assert other.commit(batch(3, 4)) == 4
     assert view.commit(batch(3, 5)) == 5
     assert ids(view) == [0, 1, 2, 3, 4, 5]
@@ -297,6 +297,18 @@ def test_the_application_cannot_end_the_transaction(tmp_path: Path, act: Any) ->
     assert view.load_mark(0) == -1
     with pytest.raises(sqlite3.DatabaseError):
         view.read(0, lambda db: act(db), ())
+    view.close()
+
+
+def test_an_apply_that_closes_the_cursor_of_the_view_is_named(tmp_path: Path) -> None:
+    view = sqlite_view(tmp_path, lambda txn, db: db.close())
+    view.load_mark(0)
+    with pytest.raises(waltz.ApplyError) as failed:
+        view.commit(batch(0, 0))
+    assert "close none but your own" in str(failed.value.__cause__)
+    with pytest.raises(RuntimeError, match="close none but your own"):
+        view.seed(0, 7, lambda db: db.close())
+    assert view.load_mark(0) == -1
     view.close()
 
 

@@ -63,6 +63,175 @@ def ids(view: Any) -> list[int]:
     return found
 
 
+# ---- what is wrong with the application --------------------------------------------------------------------------
+
+
+def _raising(rows: Any) -> None:
+    for row in rows:
+        raise ArithmeticError(row)
+
+
+def _unbuffered(db: Any) -> Any:
+    cursor = db.connection.cursor(pymysql.cursors.SSCursor)
+    cursor.execute("SELECT * FROM seen")
+    return cursor
+
+
+def _selected(db: Any) -> Any:
+    db.execute("SELECT * FROM seen")
+    return db
+
+
+HALF_READ: dict[str, list[Callable[[Any], Any]]] = {
+    "postgres": [
+        lambda db: _raising(_selected(db)),
+        lambda db: _raising(db.stream("SELECT * FROM seen")),
+        lambda db: (rows := db.stream("SELECT * FROM seen"), next(rows)),
+        lambda db: (copy := db.copy("COPY seen TO STDOUT"), copy.__enter__()),
+    ],
+    "mysql": [
+        lambda db: _raising(_selected(db)),
+        lambda db: _raising(_unbuffered(db)),
+        lambda db: {"rows": _unbuffered(db)},
+    ],
+}
+
+
+@pytest.mark.filterwarnings("ignore:Previous unbuffered result:UserWarning")
+def test_what_is_read_halfway_keeps_no_snapshot_for_those_who_read_next(place: Place) -> None:
+    view = place.view()
+    view.load_mark(0)
+    view.commit(transactions(0, 2))
+    kept: list[Any] = []  # what may read on, as an error that is being handled does by its traceback
+    for mark, function in enumerate(HALF_READ[place.kind], 3):
+        try:
+            kept.append(view.read(0, function, ())[0])
+        except ArithmeticError as error:
+            kept.append(error)
+        view.commit(transactions(mark, mark))
+        assert ids(view) == list(range(mark + 1))
+    view.close()
+
+
+def _many_values(db: Any) -> None:
+    db.execute(f"SELECT {', '.join(['%s'] * 70_000)}", [1] * 70_000)
+
+
+def _long(db: Any) -> None:
+    db.execute(f"INSERT INTO seen (partition_id, id) VALUES (0, 0) /* {'x' * (17 << 20)} */")
+
+
+def _closing_cursor(db: Any) -> None:
+    with db:
+        _selected(db)
+    _selected(db)
+
+
+def _closing_connection(db: Any) -> None:
+    db.connection.close()
+
+
+WRONG: dict[str, dict[Callable[[Any], Any], type[Exception]]] = {
+    "postgres": {
+        _many_values: psycopg.OperationalError,
+        _closing_cursor: psycopg.InterfaceError,
+        _closing_connection: RuntimeError,
+    },
+    "mysql": {
+        _long: pymysql.err.OperationalError,
+        _closing_cursor: pymysql.err.ProgrammingError,
+        _closing_connection: RuntimeError,
+    },
+}
+
+
+def test_what_is_wrong_with_a_call_is_not_taken_for_a_lost_connection(place: Place) -> None:
+    """Drivers find it themselves, without the server or as the end of the connection: tried again, it never ends."""
+    for function, error in WRONG[place.kind].items():
+        view = place.view(lambda txn, db, function=function: function(db))
+        view.load_mark(0)
+        for last in (1, 0):  # together, and alone
+            with pytest.raises(waltz.ApplyError) as failed:
+                view.commit(transactions(0, last))
+            assert isinstance(failed.value.__cause__, error)
+            assert not view.is_transient(failed.value.__cause__)
+        with pytest.raises(error) as raised:
+            view.read(0, function, ())
+        assert not view.is_transient(raised.value)
+        assert ids(view) == []
+        view.close()
+
+
+def test_an_apply_that_closes_the_cursor_of_the_view_is_named(place: Place) -> None:
+    view = place.view(lambda txn, db: db.close())
+    view.load_mark(0)
+    for last in (0, 1):
+        with pytest.raises(waltz.ApplyError) as failed:
+            view.commit(transactions(0, last))
+        assert "close none but your own" in str(failed.value.__cause__)
+    with pytest.raises(RuntimeError, match="close none but your own"):
+        view.seed(0, 7, lambda db: db.close())
+    assert view.load_mark(0) == -1
+    view.close()
+
+
+def test_an_apply_that_leaves_a_stream_half_read_is_named(postgres: PostgresServer) -> None:
+    """The view would wait for its end for ever."""
+    kept = []
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        kept.append(db.stream("SELECT 1 UNION SELECT 2"))
+        next(kept[-1])
+
+    view = waltz.PostgresView(postgres.conninfo(postgres.new_database()), apply, schema=POSTGRES_SCHEMA)
+    view.load_mark(0)
+    with pytest.raises(waltz.ApplyError) as failed:
+        view.commit(transactions(0, 0))
+    assert "not read to its end" in str(failed.value.__cause__)
+    assert (view.load_mark(0), ids(view)) == (-1, [])
+    view.close()
+
+
+def test_the_longest_statement_that_the_server_takes_is_sent(maria: MariaServer) -> None:
+    name = maria.new_database()
+    ((largest,),) = maria.execute(name, "SELECT @@max_allowed_packet")
+    view = waltz.MySqlView(maria.options(name), note_sql, schema=MYSQL_SCHEMA)
+    view.load_mark(0)
+    start = "SELECT 1 /* "
+
+    def decide(db: Any, size: int) -> Any:
+        db.execute(start + "x" * (size - len(start) - 2) + "*/")
+        return db.fetchone()
+
+    assert view.read(0, decide, (largest - 2,))[0] == (1,)
+    with pytest.raises(
+        pymysql.err.OperationalError, match=r"takes less than \d+ \(max_allowed_packet\): write several"
+    ):
+        view.read(0, decide, (largest - 1,))
+    assert ids(view) == []
+    view.close()
+
+
+def test_a_receipt_is_the_number_of_its_transaction_in_sql(place: Place) -> None:
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        db.execute("INSERT INTO seen (partition_id, id) VALUES (%s, %s)", (0, waltz.Receipt(0, txn.id, value="x")))
+
+    def find(db: Any, receipt: waltz.Receipt) -> list[Any]:
+        db.execute("SELECT id FROM seen WHERE id = %s", (receipt,))
+        found = db.fetchall()
+        if place.kind == "mysql":
+            db.execute("SELECT id FROM seen WHERE id IN %(ids)s", {"ids": [receipt]})
+            found += db.fetchall()
+        return list(found)
+
+    view = place.view(apply)
+    view.load_mark(0)
+    view.commit(transactions(0, 2))
+    assert ids(view) == [0, 1, 2]
+    assert set(view.read(0, find, (waltz.Receipt(0, 1, attempts=2),))[0]) == {(1,)}
+    view.close()
+
+
 # ---- transactions ------------------------------------------------------------------------------------------------
 
 

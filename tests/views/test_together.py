@@ -4,6 +4,7 @@ SQL views do beyond it.
 
 from __future__ import annotations
 
+import sqlite3
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -135,7 +136,10 @@ class Dialect:
 
 
 def ids(view: Any) -> list[int]:
-    found: list[int] = view.read(0, lambda db: noted_sql(Dialect(db) if "sqlite3" in str(type(db)) else db, 0), ())[0]
+    def read(db: Any) -> list[int]:
+        return noted_sql(Dialect(db) if isinstance(db, sqlite3.Cursor) else db, 0)
+
+    found: list[int] = view.read(0, read, ())[0]
     return found
 
 

@@ -19,6 +19,7 @@ from pymysql.constants import CLIENT
 
 from waltz_core.base.errors import ConfigError, StateReadOnlyError
 from waltz_trio.client.mysql_pipeline import Cursor, Pipelined
+from waltz_trio.client.values import Receipt
 
 ERRORS: tuple[type[Exception], ...] = (pymysql.err.Error,)
 
@@ -59,6 +60,17 @@ _TRANSIENT = frozenset(
 class _Connection(Pipelined):
     guarded = False
     reads = False
+    size_max: int | None = None  # the server's max_allowed_packet
+
+    def _execute_command(self, command: int, sql: Any) -> None:
+        """Refuse what the server would: it closes the connection, often before anybody has read why."""
+        if self.size_max is not None and len(sql) + 1 >= self.size_max:
+            raise pymysql.err.OperationalError(
+                1153,
+                f"a statement of {len(sql)} bytes, and the server takes less than {self.size_max} "
+                "(max_allowed_packet): write several, or raise it there",
+            )
+        super()._execute_command(command, sql)
 
     def query(self, sql: Any, unbuffered: bool = False) -> int:
         if self.guarded:
@@ -91,6 +103,10 @@ class _Connection(Pipelined):
     def _allow(self, what: str) -> None:
         if self.guarded:
             self._refuse(what)
+
+    def close(self) -> None:
+        self._allow("close()")
+        super().close()
 
     def begin(self) -> None:
         self._allow("begin()")
@@ -141,12 +157,16 @@ class MySqlSession:
             if claims and error.args and error.args[0] in _NEVER:
                 raise ConfigError(f"the server does not accept this view: {error}") from error
             raise
+        # PyMySQL looks up exact types, and takes any other for a text: that of a receipt is not its number.
+        self._connection.encoders.setdefault(Receipt, lambda receipt, mapping=None: str(int(receipt)))
         self._reads = self._connection.reads = reads
         self._usable = True
         level = "REPEATABLE READ" if reads else "READ COMMITTED"
         with self._connection.cursor() as cursor:
             cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
             cursor.execute("SET SESSION innodb_lock_wait_timeout = %s", (max(1, round(lock_timeout)),))
+            cursor.execute("SELECT @@max_allowed_packet")
+            self._connection.size_max = cursor.fetchone()[0]
 
     @property
     def usable(self) -> bool:

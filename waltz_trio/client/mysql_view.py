@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from waltz_core.base.errors import ConfigError
 from waltz_trio.client.shown import shown
 from waltz_trio.client.sql_identity import IDENTITIES
+from waltz_trio.client.sql_sessions import CLOSED
 from waltz_trio.client.sql_view import TABLE, SqlView
 from waltz_trio.client.values import Transaction
 from waltz_trio.client.views import Keys
@@ -191,6 +192,10 @@ class MySqlView(SqlView["Cursor"]):
         )
         for name, engine in cursor.fetchall():
             raise ConfigError(f"table {name} is kept by {engine}, which knows no transactions: make it ENGINE = InnoDB")
+
+    def _check_open(self, cursor: Cursor) -> None:
+        if cursor.connection is None:
+            raise RuntimeError(CLOSED)
 
     def _passes(self, error: Exception) -> bool:
         return self._driver.passes(error)

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import pq
 
 from waltz_core.base.errors import ConfigError
-from waltz_trio.client.sql_sessions import TransactionLostError
+from waltz_trio.client.sql_sessions import CLOSED, TransactionLostError
 from waltz_trio.client.statements import openings
 
 ERRORS: tuple[type[Exception], ...] = (psycopg.Error,)
@@ -47,9 +47,39 @@ _BYTES_TOGETHER = 64 << 10  # of their values
 _CAN_GATHER = all(hasattr(psycopg.Pipeline, name) for name in ("_enqueue_sync", "_communicate_gen"))
 
 
+class LostError(psycopg.OperationalError):
+    """There is no connection, or none any more.
+
+    What psycopg itself finds wrong with a call, such as too many parameters or a closed cursor, is of the same kinds
+    of errors, and does not pass.
+    """
+
+
 class _Connection(psycopg.Connection[Any]):
     guarded = False
     pipelined: psycopg.Pipeline | None = None
+
+    def wait(self, *args: Any, **options: Any) -> Any:
+        """As psycopg's, which does everything in it that needs the server."""
+        with self._telling_loss():
+            return super().wait(*args, **options)
+
+    def cursor(self, *args: Any, **options: Any) -> Any:
+        with self._telling_loss():
+            return super().cursor(*args, **options)
+
+    @contextlib.contextmanager
+    def _telling_loss(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            if error.sqlstate is None and self.closed:
+                raise LostError(str(error)) from error
+            raise
+
+    def close(self) -> None:
+        self._allow("close()")
+        super().close()
 
     def commit(self) -> None:
         self._allow("commit()")
@@ -176,7 +206,7 @@ class PostgresSession:
         except psycopg.OperationalError as error:
             if first and any(text in str(error) for text in _NEVER):
                 raise ConfigError(f"PostgreSQL does not accept this view: {error}") from error
-            raise
+            raise LostError(str(error)) from error
         self._reads = reads
         self._begin = (
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -211,13 +241,18 @@ class PostgresSession:
             assert isinstance(cursor, Cursor)
             yield cursor
         except BaseException:
-            with contextlib.suppress(psycopg.Error):
-                connection.execute("ROLLBACK")
+            self._roll_back()
             raise
         if self._reads:
-            connection.execute("ROLLBACK")
+            self._roll_back()
         elif connection.execute("COMMIT").statusmessage != "COMMIT":
             raise TransactionLostError("PostgreSQL rolled the transaction back: an error in it was caught")
+
+    def _roll_back(self) -> None:
+        if self._connection.lock.locked():
+            self.close()  # by a stream or a COPY that is half read: to wait for its end would be to wait for ever
+        with contextlib.suppress(psycopg.Error):
+            self._connection.execute("ROLLBACK")
 
     @contextlib.contextmanager
     def foreign(self, deferred: bool = False) -> Iterator[None]:
@@ -241,25 +276,35 @@ def _size_of(command: Any) -> int:
         return _BYTES_TOGETHER
 
 
-def in_error(cursor: Cursor) -> bool:
-    """Nothing more is taken in this transaction."""
-    return cursor.connection.info.transaction_status is pq.TransactionStatus.INERROR
+def fault_of(cursor: Cursor) -> str | None:
+    """Why the view cannot go on with this transaction, None where it can."""
+    connection = cursor.connection
+    if connection.lock.locked():
+        return "a stream or a COPY was not read to its end, and its transaction takes nothing before"
+    if cursor.closed:
+        return CLOSED
+    if connection.info.transaction_status is pq.TransactionStatus.INERROR:
+        return (
+            "an error of PostgreSQL was caught, and the transaction takes nothing more: let it pass, or use a "
+            "savepoint (`with cursor.connection.transaction(): ...`)"
+        )
+    return None
 
 
 def state_of(error: Exception) -> str | None:
-    """The SQLSTATE of an error, None where there was no server to give one."""
+    """The SQLSTATE of an error, None where it is not of the server's."""
     assert isinstance(error, psycopg.Error)
     return error.sqlstate
 
 
 def passes(error: Exception) -> bool:
     """Trying again may help."""
-    if isinstance(error, psycopg.errors.PipelineAborted):
-        return False
-    state = state_of(error)
-    if state is None:
-        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return state.startswith(_TRANSIENT)
+    return isinstance(error, LostError) or (state_of(error) or "").startswith(_TRANSIENT)
+
+
+def loses_connections(error: Exception) -> bool:
+    """The server went away."""
+    return isinstance(error, LostError) or (state_of(error) or "").startswith(("08", "57P"))
 
 
 def _is_control(words: tuple[str, ...]) -> bool:

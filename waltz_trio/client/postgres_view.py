@@ -119,11 +119,9 @@ class PostgresView(SqlView["Cursor"]):
             super()._create_tables(cursor)
 
     def _check_open(self, cursor: Cursor) -> None:
-        if self._driver.in_error(cursor):
-            raise RuntimeError(
-                "an error of PostgreSQL was caught, and the transaction takes nothing more: let it pass, or use a "
-                "savepoint (`with cursor.connection.transaction(): ...`)"
-            )
+        fault = self._driver.fault_of(cursor)
+        if fault is not None:
+            raise RuntimeError(fault)
 
     def _passes(self, error: Exception) -> bool:
         return self._driver.passes(error)
@@ -132,8 +130,7 @@ class PostgresView(SqlView["Cursor"]):
         return self._driver.state_of(error) == "25006"
 
     def _loses_connections(self, error: Exception) -> bool:
-        state = self._driver.state_of(error)
-        return state is None or state.startswith(("08", "57P"))
+        return self._driver.loses_connections(error)
 
     def _misses_table(self, error: Exception) -> bool:
         return self._driver.state_of(error) == "42P01" and self._names_ours(error)

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Generic, Protocol, TypeVar
 
+CLOSED = "the cursor was closed, and the view still needs it: close none but your own (`connection.cursor()`)"
+"""What an application has done wrong."""
+
 C = TypeVar("C")
 C_co = TypeVar("C_co", covariant=True)
 

@@ -176,6 +176,7 @@ class SqlView(ABC, Generic[C]):
             self._identity.check(cursor)
             with session.foreign():
                 load(cursor)
+                self._check_open(cursor)
             self._check_marks(cursor, marks)
 
     def catch_up(self, cut: Mapping[int, int], read: Callable[[int, int], Iterable[Transaction]]) -> dict[int, int]:

@@ -16,6 +16,7 @@ from typing import Any
 from waltz_core.base.errors import ConfigError, ViewRegressedError
 from waltz_trio.client.shown import shown
 from waltz_trio.client.sql_identity import IDENTITIES
+from waltz_trio.client.sql_sessions import CLOSED
 from waltz_trio.client.sql_view import TABLE, SqlView
 from waltz_trio.client.values import Transaction
 from waltz_trio.client.views import Keys
@@ -90,6 +91,10 @@ class SqliteView(SqlView[sqlite3.Cursor]):
             apply_many=apply_many,
         )
         self._file: tuple[int, int] | None = None  # device and number of the file, once it was opened
+
+    def _check_open(self, cursor: sqlite3.Cursor) -> None:
+        if isinstance(cursor, _Cursor) and cursor.closed:
+            raise RuntimeError(CLOSED)
 
     def _passes(self, error: Exception) -> bool:
         if not isinstance(error, sqlite3.OperationalError):
@@ -247,6 +252,16 @@ _TRANSACTION_CONTROL = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlit
 _GUARDS = ("query_only", "writable_schema", "schema_version")
 
 
+class _Cursor(sqlite3.Cursor):
+    """What `apply` and `decide` get."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+        super().close()
+
+
 class _Connection(sqlite3.Connection):
     """Knows what reads from it."""
 
@@ -319,7 +334,7 @@ class _Session:
     def transaction(self) -> Iterator[sqlite3.Cursor]:
         self.connection.execute(f"{self._begin} {_OURS}")
         try:
-            yield self.connection.cursor()
+            yield self.connection.cursor(_Cursor)
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
                 self.connection.end("ROLLBACK")
