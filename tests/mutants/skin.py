@@ -1419,4 +1419,25 @@ SKIN: tuple[Mutant, ...] = (
         "len(sql) + 1 > self.size_max",
         ("tests/views/test_databases.py",),
     ),
+    Mutant(
+        "a rebuild keeps the views of a SQLite database",
+        "waltz_trio.client.sqlite_view",
+        "type IN ('table', 'view') AND name NOT",
+        "type IN ('table') AND name NOT",
+        ("tests/trio/test_views.py",),
+    ),
+    Mutant(
+        "a rebuild keeps the views of a database on a server",
+        "waltz_trio.client.statements",
+        "TABLE|{_KINDS_OF_VIEWS}VIEW)",
+        "TABLE)",
+        ("tests/views/test_databases.py",),
+    ),
+    Mutant(
+        "the pragmas of a schema are run on the first connection alone",
+        "waltz_trio.client.sqlite_view",
+        "self._schema if self._file is None else self._pragmas",
+        'self._schema if self._file is None else ""',
+        ("tests/trio/test_views.py",),
+    ),
 )

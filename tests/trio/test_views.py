@@ -300,6 +300,18 @@ def test_the_application_cannot_end_the_transaction(tmp_path: Path, act: Any) ->
     view.close()
 
 
+def test_the_application_cannot_close_the_connection(tmp_path: Path) -> None:
+    view = sqlite_view(tmp_path, lambda txn, db: db.connection.close())
+    view.load_mark(0)
+    with pytest.raises(waltz.ApplyError) as failed:
+        view.commit(batch(0, 0))
+    assert "close none but your own" in str(failed.value.__cause__)
+    with pytest.raises(RuntimeError, match="close none but your own"):
+        view.read(0, lambda db: db.connection.close(), ())
+    assert ids(view) == []
+    view.close()
+
+
 def test_an_apply_that_closes_the_cursor_of_the_view_is_named(tmp_path: Path) -> None:
     view = sqlite_view(tmp_path, lambda txn, db: db.close())
     view.load_mark(0)
@@ -609,6 +621,77 @@ def test_a_new_version_is_refused_or_makes_the_view_anew(tmp_path: Path) -> None
     late.close()
     with pytest.raises(waltz.ConfigError, match="schema"):
         waltz.SqliteView(path, note, version=2, rebuild=True)
+
+
+def test_a_new_version_makes_views_anew_too(tmp_path: Path) -> None:
+    """What was a view may be a table then, and the other way round."""
+
+    def rebuilt(version: int, schema: str) -> list[Any]:
+        schema = f"{SCHEMA}; {schema}"
+        view = waltz.SqliteView(
+            tmp_path / "view.db", note, schema=schema, name="seen", version=version, rebuild=version > 1
+        )
+        mark = view.load_mark(0)
+        view.commit(batch(0, 2))
+        row: list[Any] = view.read(0, lambda db: [mark, *db.execute("SELECT * FROM total").fetchone()], ())[0]
+        view.close()
+        return row
+
+    whole = "CREATE VIEW IF NOT EXISTS total AS SELECT count(*) * %d FROM seen"
+    assert rebuilt(1, whole % 1) == [-1, 3]
+    assert rebuilt(2, whole % 100) == [-1, 300]
+    named = (
+        'CREATE TABLE IF NOT EXISTS total (n INTEGER); INSERT INTO total VALUES (7); CREATE VIEW "a ""b" AS SELECT 1'
+    )
+    assert rebuilt(3, named) == [-1, 7]
+    assert rebuilt(4, whole % 5) == [-1, 15]
+    rows = sqlite3.connect(tmp_path / "view.db").execute("SELECT name FROM sqlite_master WHERE type = 'view'")
+    assert rows.fetchall() == [("total",)]
+
+
+def test_every_connection_is_set_up_by_the_pragmas_of_the_schema(tmp_path: Path) -> None:
+    schema = f"""
+        -- PRAGMA recursive_triggers = ON;
+        PRAGMA foreign_keys = ON; {SCHEMA};
+        CREATE TRIGGER IF NOT EXISTS t AFTER INSERT ON seen BEGIN SELECT 'PRAGMA'; SELECT 1; END;
+        /* for searches */ pragma case_sensitive_like = 'ON'
+    """
+    asked = ("foreign_keys", "recursive_triggers", "synchronous")
+
+    def found(db: sqlite3.Cursor) -> list[int]:
+        row = [db.execute(f"PRAGMA {name}").fetchone()[0] for name in asked]
+        return [*row, db.execute("SELECT 'a' LIKE 'A'").fetchone()[0]]
+
+    kept = []
+
+    def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+        kept.append(found(db))
+
+    view = waltz.SqliteView(tmp_path / "view.db", apply, schema=schema)
+    view.load_mark(0)
+    view.commit(batch(0, 0))
+    with view._session():  # so that another one is opened
+        view.commit(batch(1, 1))
+        with view._session():
+            view.commit(batch(2, 2))
+    assert kept == [[1, 0, 2, 0]] * 3
+    assert view.read(0, lambda db: [found(db), view.read(0, found, ())[0]], ())[0] == [[1, 0, 2, 0]] * 2
+    view.close()
+
+
+def test_a_program_may_change_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    view = waltz.SqliteView("view.db", note, schema=SCHEMA)
+    monkeypatch.chdir("elsewhere")
+    view.load_mark(0)
+    monkeypatch.chdir("..")
+    view.commit(batch(0, 1))
+    monkeypatch.chdir("elsewhere")
+    with view._session():
+        assert view.commit(batch(2, 2)) == 2
+    assert (ids(view), view.path) == ([0, 1, 2], str(tmp_path / "view.db"))
+    view.close()
 
 
 def test_a_new_version_empties_the_tables_of_its_own_schema_too(tmp_path: Path) -> None:

@@ -521,6 +521,46 @@ def test_a_new_version_is_refused_or_makes_the_view_anew(place: Place) -> None:
     late.close()
 
 
+def test_a_new_version_makes_views_anew_too(place: Place) -> None:
+    """What was a view may be a table then, and the other way round."""
+
+    def rebuilt(version: int, schema: str) -> tuple[int, list[Any]]:
+        view = place.view(schema=f"{place.schema}; {schema}", version=version, rebuild=True)
+        mark = view.load_mark(0)
+        view.commit(transactions(0, 2))
+        row = [
+            int(number)
+            for (number,) in view.read(0, lambda db: (db.execute("SELECT * FROM total"), db.fetchall())[1], ())[0]
+        ]
+        view.close()
+        return mark, row
+
+    create = "CREATE OR REPLACE VIEW" if place.kind == "postgres" else "CREATE SQL SECURITY INVOKER VIEW IF NOT EXISTS"
+    whole = f"{create} total AS SELECT count(*) * %d FROM seen; {create} more AS SELECT * FROM total"
+    assert rebuilt(1, whole % 1) == (-1, [3])
+    assert rebuilt(2, whole % 100) == (-1, [300])
+    assert rebuilt(3, "CREATE TABLE IF NOT EXISTS total (n INTEGER)") == (-1, [])
+    kind = "MATERIALIZED " if place.kind == "postgres" else ""
+    assert rebuilt(4, f"CREATE {kind}VIEW IF NOT EXISTS total AS SELECT 5") == (-1, [5])
+    assert rebuilt(5, whole % 2) == (-1, [6])
+
+
+def test_a_rebuild_does_not_drop_what_is_somebody_elses(postgres: PostgresServer) -> None:
+    name = postgres.new_database()
+    place = Place("postgres", postgres, name, postgres.conninfo(name), POSTGRES_SCHEMA)
+    old = place.view()
+    old.load_mark(0)
+    old.close()
+    place.execute("CREATE VIEW report AS SELECT count(*) FROM seen")
+    new = place.view(version=2, rebuild=True)
+    with pytest.raises(waltz.ConfigError, match=r"(?s)something else depends on them.*view report.*Drop that first"):
+        new.load_mark(0)
+    assert place.execute("SELECT VIEW_VERSION FROM WALTZ_VIEWS") == [(1,)]
+    place.execute("DROP VIEW report")
+    assert new.load_mark(0) == -1
+    new.close()
+
+
 def test_a_rebuild_that_was_cut_off_is_finished_by_the_next_one(maria: MariaServer) -> None:
     """Tables are dropped outside of transactions there."""
     name = maria.new_database()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -85,8 +85,8 @@ class MySqlView(SqlView["Cursor"]):
         busy_timeout: seconds, at least 1, to wait for a lock of another process before trying again later.
         name: of the view; that of the function `apply` and its module unless given.
         version: of what `apply` and `schema` mean; raise it when old data would be wrong.
-        rebuild: where the database holds an older version, drop the tables of its schema and begin at the start of
-            the log.
+        rebuild: where the database holds an older version, drop the tables and views of its schema and begin at the
+            start of the log.
         keys: where transactions carry idempotency keys, and how long they are remembered.
     """
 
@@ -169,9 +169,12 @@ class MySqlView(SqlView["Cursor"]):
         with session.transaction() as cursor:
             self._create_tables(cursor)
             replaced = self._identity.claim(cursor)
-        if replaced:
+            views = self._views_of(cursor, replaced or ())
+        for name in views:
+            session.run(f"DROP VIEW IF EXISTS {name}")
+        if tables := [name for name in replaced or () if name not in views]:
             session.run(
-                f"SET FOREIGN_KEY_CHECKS = 0; DROP TABLE IF EXISTS {', '.join(replaced)}; SET FOREIGN_KEY_CHECKS = 1"
+                f"SET FOREIGN_KEY_CHECKS = 0; DROP TABLE IF EXISTS {', '.join(tables)}; SET FOREIGN_KEY_CHECKS = 1"
             )
         if self._schema.strip():
             with self._running_schema():
@@ -181,10 +184,16 @@ class MySqlView(SqlView["Cursor"]):
             if replaced is not None:
                 self._identity.write(cursor, self._tables(), self.version)
 
+    def _views_of(self, cursor: Cursor, names: Iterable[str]) -> list[str]:
+        """Those of the names that are a view's."""
+        cursor.execute("SELECT LOWER(TABLE_NAME) FROM information_schema.VIEWS WHERE TABLE_SCHEMA = DATABASE()")
+        found = {name for (name,) in cursor.fetchall()}
+        return [name for name in names if _bare(name).lower() in found]
+
     def _check_engines(self, cursor: Cursor) -> None:
         """See that what the view writes to can be rolled back."""
         names = [self._table, IDENTITIES, *self._tables()]
-        names = [name.replace("`", "").rpartition(".")[2].strip() for name in names]
+        names = [_bare(name) for name in names]
         cursor.execute(
             "SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() "
             "AND TABLE_NAME IN %s AND ENGINE IN ('MyISAM', 'Aria', 'MEMORY', 'CSV', 'ARCHIVE', 'MRG_MyISAM')",
@@ -208,6 +217,11 @@ class MySqlView(SqlView["Cursor"]):
 
     def _misses_table(self, error: Exception) -> bool:
         return self._driver.code_of(error) == 1146 and self._names_ours(error)
+
+
+def _bare(name: str) -> str:
+    """A name as the database keeps it: without quotes, and without that of its database."""
+    return name.replace("`", "").rpartition(".")[2].strip()
 
 
 def _options_of(where: str | Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from waltz_core.base.errors import ConfigError
@@ -35,8 +36,8 @@ class PostgresView(SqlView["Cursor"]):
         busy_timeout: seconds to wait for a lock of another process before trying again later.
         name: of the view; that of the function `apply` and its module unless given.
         version: of what `apply` and `schema` mean; raise it when old data would be wrong.
-        rebuild: where the database holds an older version, drop the tables of its schema and begin at the start of
-            the log.
+        rebuild: where the database holds an older version, drop the tables and views of its schema and begin at the
+            start of the log.
         keys: where transactions carry idempotency keys, and how long they are remembered.
     """
 
@@ -100,8 +101,7 @@ class PostgresView(SqlView["Cursor"]):
                     cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_CLAIM,))
                     self._create_tables(cursor)
                     replaced = self._identity.claim(cursor)
-                    if replaced:
-                        cursor.execute("DROP TABLE IF EXISTS " + ", ".join(replaced))
+                    self._drop(cursor, replaced or ())
                     if self._schema.strip():
                         with self._running_schema(), session.foreign():
                             cursor.execute(self._schema)
@@ -110,6 +110,30 @@ class PostgresView(SqlView["Cursor"]):
             session.close()
             raise
         return session
+
+    def _drop(self, cursor: Cursor, names: Iterable[str]) -> None:
+        """Drop the tables and views of these names that there are; a view goes before what it was made of.
+
+        Raises:
+            ConfigError: what is not of the schema depends on one.
+        """
+        cursor.execute(
+            "SELECT DISTINCT CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' ELSE 'TABLE' END, "
+            "c.oid::regclass::text, c.oid FROM unnest(%s::text[]) AS name JOIN pg_class c ON c.oid = to_regclass(name) "
+            "ORDER BY c.oid DESC",
+            (list(names),),
+        )
+        found = sorted(cursor.fetchall(), key=lambda row: row[0] == "TABLE")
+        try:
+            for kind, rows in itertools.groupby(found, key=lambda row: row[0]):
+                cursor.execute(f"DROP {kind} " + ", ".join(row[1] for row in rows))
+        except self._errors as error:
+            if self._driver.state_of(error) != "2BP01":
+                raise
+            raise ConfigError(
+                f"{self._where}: rebuild=True drops the tables and views of schema=..., and something else depends on "
+                f"them: {error}. Drop that first, and make it again afterwards, or have schema=... make it"
+            ) from error
 
     def _create_tables(self, cursor: Cursor) -> None:
         """Make the tables of ours; who may not create tables can use those that somebody made."""

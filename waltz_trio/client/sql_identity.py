@@ -53,7 +53,7 @@ class Identity:
         return f"view {self._view.name!r}, version {self._view.version}"
 
     def _stored(self, cursor: Any) -> tuple[str, int, str] | None:
-        """Name, version, and the tables of its schema."""
+        """Name, version, and the tables and views of its schema."""
         row = self._run(
             cursor,
             f"SELECT VIEW_NAME, VIEW_VERSION, SCHEMA_TABLES FROM {IDENTITIES} WHERE MARK_TABLE = ?",
@@ -78,8 +78,8 @@ class Identity:
         A database without an identity is adopted: it is new, or of a release that kept none.
 
         Returns:
-            The tables that must go, because they are an older version's; the marks have been reset. None in the
-            normal case.
+            The tables and views that must go, because they are an older version's; the marks have been reset. None in
+            the normal case.
         """
         self._check_shape(cursor)
         stored = self._stored(cursor)

@@ -439,7 +439,7 @@ class SqlView(ABC, Generic[C]):
             self._run(cursor, definition.replace("KEY_TEXT", self._key_text) + self._table_options)
 
     def _tables(self) -> list[str]:
-        """The tables that the schema makes."""
+        """The tables and views that the schema makes."""
         return tables_of(self._schema)
 
     @contextmanager

@@ -9,7 +9,7 @@ import re
 import sqlite3
 import stat
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from waltz_trio.client.shown import shown
 from waltz_trio.client.sql_identity import IDENTITIES
 from waltz_trio.client.sql_sessions import CLOSED
 from waltz_trio.client.sql_view import TABLE, SqlView
+from waltz_trio.client.statements import pragmas_of
 from waltz_trio.client.values import Transaction
 from waltz_trio.client.views import Keys
 
@@ -33,12 +34,14 @@ class SqliteView(SqlView[sqlite3.Cursor]):
         path: the database file; created if absent.
         apply: what a transaction does to the data.
         apply_many: does the same with several transactions in fewer statements.
-        schema: SQL statements, run whenever a view opens its database: CREATE TABLE IF NOT EXISTS.
+        schema: SQL statements, run whenever a view opens its database: CREATE TABLE IF NOT EXISTS. Those that begin
+            with PRAGMA, such as PRAGMA foreign_keys = ON, are run on every connection.
         table: where the marks are kept.
         busy_timeout: seconds to wait for another process before trying again later.
         name: of the view; that of the function `apply` and its module unless given.
         version: of what `apply` and `schema` mean; raise it when old data would be wrong.
-        rebuild: where the file holds an older version, drop the tables of its schema and begin at the start of the log.
+        rebuild: where the file holds an older version, drop the tables and views of its schema and begin at the
+            start of the log.
         keys: where idempotency keys are, to be remembered beside the marks; another choice is another `version`.
     """
 
@@ -76,7 +79,7 @@ class SqliteView(SqlView[sqlite3.Cursor]):
                 f"expected the path of a file, found the address {str(path)!r}: write SqliteView('view.db', apply); a "
                 f"file of that name is './{path}'"
             )
-        self.path = str(path)
+        self.path = str(Path(path).absolute())  # for a program that changes its directory
         super().__init__(
             self.path,
             apply,
@@ -90,6 +93,7 @@ class SqliteView(SqlView[sqlite3.Cursor]):
             keys=keys,
             apply_many=apply_many,
         )
+        self._pragmas = pragmas_of(schema)
         self._file: tuple[int, int] | None = None  # device and number of the file, once it was opened
 
     def _check_open(self, cursor: sqlite3.Cursor) -> None:
@@ -136,11 +140,10 @@ class SqliteView(SqlView[sqlite3.Cursor]):
                 session.connection.execute("PRAGMA journal_mode = WAL")
                 with session.transaction() as cursor:
                     self._create_tables(cursor)
-                    for table in self._identity.claim(cursor) or ():
-                        cursor.execute("DROP TABLE IF EXISTS " + _quoted(table))
-                with self._running_schema():
-                    session.connection.executescript(self._schema)
-                self._file = _file_at(self.path)
+                    _drop(cursor, self._identity.claim(cursor) or ())
+            with self._running_schema():
+                session.connection.executescript(self._schema if self._file is None else self._pragmas)
+            self._file = self._file or _file_at(self.path)
             session.connection.execute("PRAGMA synchronous = FULL")
             if reads:
                 session.connection.execute(f"PRAGMA query_only = ON {_OURS}")
@@ -205,18 +208,26 @@ def _file_at(path: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
+def _drop(cursor: sqlite3.Cursor, names: Iterable[str]) -> None:
+    """Drop the tables and views of these names that there are."""
+    for name in names:
+        kinds = "SELECT type FROM sqlite_master WHERE name = ? COLLATE NOCASE AND type IN ('table', 'view')"
+        for (kind,) in cursor.execute(kinds, (name,)).fetchall():
+            cursor.execute(f"DROP {kind} {_quoted(name)}")
+
+
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
 def _tables_of(schema: str) -> list[str]:
-    """The tables that a schema makes; none if it cannot run on an empty database."""
+    """The tables and views that a schema makes; none if it cannot run on an empty database."""
     connection = sqlite3.connect(":memory:")
     try:
         with contextlib.suppress(sqlite3.Error):
             connection.executescript(schema)
         rows = connection.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
+            "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
             "ORDER BY sql NOT LIKE 'CREATE VIRTUAL%', name"
         )
         return [row[0] for row in rows]
@@ -265,6 +276,8 @@ class _Cursor(sqlite3.Cursor):
 class _Connection(sqlite3.Connection):
     """Knows what reads from it."""
 
+    guarded = False  # the application's code runs
+
     def __init__(self, *args: Any, **options: Any) -> None:
         self._reading: weakref.WeakSet[sqlite3.Cursor | sqlite3.Blob] = weakref.WeakSet()
         super().__init__(*args, **options)
@@ -291,6 +304,12 @@ class _Connection(sqlite3.Connection):
         self._reading.add(blob)
         return blob
 
+    def close(self) -> None:
+        """As the module's."""
+        if self.guarded:
+            raise RuntimeError("close(): the view still needs its connection: close none but your own cursors")
+        super().close()
+
     def end(self, how: str) -> None:
         """End a transaction, and what reads in it.
 
@@ -309,7 +328,7 @@ class _Session:
 
     def __init__(self, path: str, busy_timeout: float, reads: bool, create: bool) -> None:
         # A file that was deleted meanwhile must not come back empty.
-        name = f"{Path(path).absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
+        name = f"{Path(path).as_uri()}?mode={'rwc' if create else 'rw'}"
         self.connection = sqlite3.connect(
             name,
             timeout=busy_timeout,
@@ -319,7 +338,6 @@ class _Session:
             factory=_Connection,
         )
         self._begin = "BEGIN DEFERRED" if reads else "BEGIN IMMEDIATE"
-        self._guarded = False
         self.connection.set_authorizer(self._authorize)
 
     @property
@@ -345,7 +363,7 @@ class _Session:
     @contextlib.contextmanager
     def foreign(self, deferred: bool = False) -> Iterator[None]:
         """The application's code runs: it may change data, not transactions."""
-        self._guarded = True
+        self.connection.guarded = True
         try:
             yield
         except sqlite3.DatabaseError as error:
@@ -353,8 +371,8 @@ class _Session:
                 raise sqlite3.DatabaseError(f"{error}: {_WHY_NOT}") from error
             raise
         finally:
-            self._guarded = False
+            self.connection.guarded = False
 
     def _authorize(self, action: int, first: str | None, *details: object) -> int:
         denied = action in _TRANSACTION_CONTROL or (action == sqlite3.SQLITE_PRAGMA and first in _GUARDS)
-        return sqlite3.SQLITE_DENY if self._guarded and denied else sqlite3.SQLITE_OK
+        return sqlite3.SQLITE_DENY if self.connection.guarded and denied else sqlite3.SQLITE_OK
