@@ -1401,7 +1401,7 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/unit/gateway/test_calls.py",),
         "what is read halfway keeps its snapshot",
         "waltz_trio.client.sqlite_view",
-        "        for each in reading:\n            with contextlib.suppress(sqlite3.Error):\n                each.close()\n",
+        "        for each in (self._main, *(self._reading or ())):\n            with contextlib.suppress(sqlite3.Error):\n                each.close()\n",
         "",
         ("tests/trio/test_views.py",),
     ),

@@ -277,6 +277,7 @@ class _Connection(sqlite3.Connection):
     """Knows what reads from it."""
 
     guarded = False  # the application's code runs
+    _main: _Cursor  # what the transaction was begun with; the others are few
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._reading: weakref.WeakSet[sqlite3.Cursor | sqlite3.Blob] = weakref.WeakSet()
@@ -310,17 +311,22 @@ class _Connection(sqlite3.Connection):
             raise RuntimeError("close(): the view still needs its connection: close none but your own cursors")
         super().close()
 
+    def begin(self, how: str) -> _Cursor:
+        """Begin a transaction; gives a cursor for it."""
+        super().execute(f"{how} {_OURS}")
+        self._main = super().cursor(_Cursor)
+        return self._main
+
     def end(self, how: str) -> None:
         """End a transaction, and what reads in it.
 
         A SELECT that is half read keeps its snapshot beyond COMMIT and ROLLBACK, and transactions that begin
         meanwhile have the same: its cursor may live on in a result, or in the traceback of an error.
         """
-        reading, self._reading = self._reading, weakref.WeakSet()
-        for each in reading:
+        for each in (self._main, *(self._reading or ())):
             with contextlib.suppress(sqlite3.Error):
                 each.close()
-        self.execute(f"{how} {_OURS}")
+        super().execute(f"{how} {_OURS}")
 
 
 class _Session:
@@ -350,9 +356,9 @@ class _Session:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Cursor]:
-        self.connection.execute(f"{self._begin} {_OURS}")
+        cursor = self.connection.begin(self._begin)
         try:
-            yield self.connection.cursor(_Cursor)
+            yield cursor
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
                 self.connection.end("ROLLBACK")
