@@ -144,6 +144,7 @@ class RetriesExhaustedError(ClientError):
         count = f"{attempts} attempt{'' if attempts == 1 else 's'}"
         super().__init__(f"gave up after {count}{reason and f': {reason}'}")
         self.attempts = attempts
+        self.reason = reason
 
 
 class KeyReusedError(ClientError):
