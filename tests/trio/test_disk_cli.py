@@ -13,12 +13,17 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from tests.storage_desk import DATA, Desk, desk, filled, flush_marks, mark, reopen, replica, some
 from waltz_core.base.ids import make_req_id
 from waltz_core.base.log import Record
-from waltz_core.storage import control, index
+from waltz_core.storage import control, index, side
+from waltz_core.storage.effects import FileEntry
+from waltz_core.storage.judging import Surroundings, held_throughout
 from waltz_core.storage.record_codec import encode_record
+from waltz_core.storage.replica import State
 from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, data_name, encode_header, index_name
 from waltz_core.storage.walk import Row, Tail, record_at, walk
+from waltz_testing.simulation.disk import SimDisk
 from waltz_trio.cli.disk import hex_dump
 from waltz_trio.cli.main import main
 
@@ -219,3 +224,161 @@ def test_the_walk_shows_every_record_as_it_is_or_as_damaged(
         else:
             assert isinstance(row, Row)
             assert places[seen] <= damage < places[seen] + len(parts[seen])
+
+
+# ---- what a node would say -------------------------------------------------------------------
+
+
+NEWEST, SEALED = "0000000000000000008.seg", "0000000000000000004.seg"
+
+
+@pytest.fixture
+def node() -> Desk:
+    """A node that has stopped: transactions 0..11 in three files, its marks at 5 and 11."""
+    made = filled()
+    mark(made, 5)
+    flush_marks(made)
+    return made
+
+
+def lay_out(disk: SimDisk, directory: Path) -> Path:
+    """The directory of a simulated node as a real one."""
+    for name, data in disk.files().items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return directory / "0"
+
+
+def cut(name: str, size: int) -> Callable[[SimDisk], None]:
+    """Take bytes from the end of a file, or leave so many if the number is positive."""
+
+    def damage(disk: SimDisk) -> None:
+        data = disk.content(f"0/{name}")
+        disk.put(f"0/{name}", data[:size])
+
+    return damage
+
+
+def flipped(name: str, *places: int) -> Callable[[SimDisk], None]:
+    def damage(disk: SimDisk) -> None:
+        for place in places:
+            disk.flip(f"0/{name}", place)
+
+    return damage
+
+
+def gone(*names: str) -> Callable[[SimDisk], None]:
+    def damage(disk: SimDisk) -> None:
+        for name in names:
+            disk.remove(name)
+
+    return damage
+
+
+LIMBO = {
+    "the newest one cut at a border of records": (NEWEST, cut(NEWEST, -100), "the log ends at transaction 10, but 11"),
+    "cut below the mark of the control file": (NEWEST, cut(NEWEST, HEADER_SIZE), "the log ends at transaction 7"),
+    "torn below what was synced": (NEWEST, cut(NEWEST, -7), "waltz.mark says that transactions up to 11 were there"),
+    "of another cluster": (NEWEST, flipped(NEWEST, 14), f"{NEWEST}: cluster key in the header, at offset 12: expected"),
+    "of another partition": (
+        NEWEST,
+        flipped(NEWEST, 31),
+        f"{NEWEST}: partition in the header, at offset 28",
+    ),
+    "of other transactions": (
+        NEWEST,
+        flipped(NEWEST, 39),
+        f"{NEWEST}: first transaction id in the header",
+    ),
+    "a sealed one of another cluster": (SEALED, flipped(SEALED, 14), "cluster key in the header"),
+    "a sealed one cut at a border": (SEALED, cut(SEALED, -100), "transactions 7..7 are missing"),
+    "a sealed one torn": (SEALED, cut(SEALED, -7), "and the next segment begins with transaction 8"),
+    "the next one is gone": ("0000000000000000000.seg", gone(f"0/{SEALED}"), "transactions 4..7 are missing"),
+    "the newest one is gone": (SEALED, gone(f"0/{NEWEST}"), "0000000000000000008.seg is gone"),
+    "the first one is gone": (SEALED, gone(f"0/{DATA[2:]}"), "transactions 0..3 are missing"),
+}
+
+
+@pytest.mark.parametrize("case", LIMBO)
+def test_what_puts_a_node_in_limbo_fails(node: Desk, tmp_path: Path, run: Run, case: str) -> None:
+    name, damage, expected = LIMBO[case]
+    folder = lay_out(node.disk, tmp_path / "good")
+    assert run("verify-segment", folder / name)[:2] == (
+        0,
+        "INDEX VERIFICATION SUMMARY: all check pass! (4 transactions)\n",
+    )
+    damage(node.disk)
+    folder = lay_out(node.disk, tmp_path / "damaged")
+    assert replica(reopen(node)).state is State.LIMBO
+    status, text, _ = run("verify-segment", folder / name)
+    assert (status, "all check pass" in text) == (1, False)
+    assert expected in text
+    assert run("verify-segment", folder / name, "--json")[0] == 1
+
+
+def test_what_a_power_failure_may_leave_passes_as_it_does_in_a_node(node: Desk, tmp_path: Path, run: Run) -> None:
+    """A write behind the marks that was cut short, or that was whole and not in the index yet."""
+    record = encode_record(some(12, 1)[0])
+    data = node.disk.content(f"0/{NEWEST}")
+    for number, tail in enumerate((record, record[:-7])):
+        disk = node.disk.clone()
+        disk.put(f"0/{NEWEST}", data + tail)
+        folder = lay_out(disk, tmp_path / str(number))
+        status, text, _ = run("verify-segment", folder / NEWEST)
+        assert status == 0, text
+        assert replica(desk(disk)).state is State.OPEN
+        assert ("1 of 5 transactions have no index entry" in text, "a torn write" in text) == (not number, bool(number))
+
+
+def test_the_mark_counts_only_beside_the_files_that_it_was_written_for(node: Desk, tmp_path: Path, run: Run) -> None:
+    """Where 0.13.2 ran in between, as the control file shows, only its mark says what must be there."""
+    cut(NEWEST, -100)(node.disk)
+    node.disk.put("0/waltz.mark", bytes(2 * side.SLOT_SIZE))
+    cut(NEWEST[:-3] + "idx", -8)(node.disk)
+    folder = lay_out(node.disk, tmp_path)
+    assert run("verify-segment", folder / NEWEST)[0] == 0
+    assert replica(reopen(node)).state is State.OPEN
+
+
+def test_a_log_that_ends_below_the_control_file_s_mark_fails(segment: Path, run: Run) -> None:
+    """Also where nothing else shows it."""
+    segment.write_bytes(segment.read_bytes()[: place_of(segment, 5)])
+    index_file = segment.with_suffix(".idx")
+    index_file.write_bytes(index_file.read_bytes()[: index.entry_place(5)])
+    status, text, _ = run("verify-segment", segment)
+    assert (status, "ends at transaction 4, but the control file says that 6 was on disk" in text) == (1, True)
+
+
+def test_a_copy_without_its_control_file(node: Desk, tmp_path: Path, run: Run) -> None:
+    """An index that is not there, or is no index, is never good; one that is short cannot be judged."""
+    folder = lay_out(node.disk, tmp_path / "whole")
+    alone = tmp_path / "copy"
+    alone.mkdir()
+    for name in (NEWEST, NEWEST[:-3] + "idx"):
+        (alone / name).write_bytes((folder / name).read_bytes())
+    assert run("verify-segment", alone / NEWEST)[1] == "INDEX VERIFICATION SUMMARY: all check pass! (4 transactions)\n"
+    index_file = alone / (NEWEST[:-3] + "idx")
+    body = index_file.read_bytes()
+    index_file.write_bytes(body[:-8])
+    status, text, _ = run("verify-segment", alone / NEWEST)
+    assert (status, "1 of 4 transactions have no index entry, which was not judged" in text) == (0, True)
+    index_file.write_bytes(body[:20])
+    status, text, _ = run("verify-segment", alone / NEWEST)
+    assert (status, "header at offset 0: expected 128 bytes, found 20" in text, "pass!" in text) == (1, True, False)
+    index_file.unlink()
+    status, text, _ = run("verify-segment", alone / NEWEST)
+    assert (status, "expected an index, found no file" in text, "pass!" in text) == (1, True, False)
+
+
+def test_a_live_node_may_append_cut_and_begin_files_meanwhile() -> None:
+    """What must be there was so before the file was read, and is after it."""
+
+    def around(control_mark: int, durable: int | None, *files: str) -> Surroundings:
+        present = tuple(FileEntry(name, 500) for name in files)
+        return Surroundings("0", 0, KEY, control_mark, durable, side.FROM_ZERO, present)
+
+    before, after = around(5, 11, SEALED, NEWEST), around(5, 9, SEALED)
+    for found in (held_throughout(before, after), held_throughout(after, before)):
+        assert (found.floor, found.firsts) == (9, [4])
+    assert held_throughout(before, around(6, None, SEALED)).floor == 6

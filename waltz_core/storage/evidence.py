@@ -8,7 +8,14 @@ from waltz_core.storage import index as index_file
 from waltz_core.storage.effects import Create, Cut, FileEntry, Operation, SyncDirectory, SyncFile, WriteAt
 from waltz_core.storage.log_files import LogFiles, LogPlace, Segment
 from waltz_core.storage.procedure import Procedure, read, write
-from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, decode_header, encode_header, index_name
+from waltz_core.storage.segment import (
+    HEADER_SIZE,
+    SegmentHeader,
+    data_name,
+    decode_header,
+    encode_header,
+    index_name,
+)
 
 
 class Opened:
@@ -54,6 +61,12 @@ class Evidence:
         self.mark: int | None = None  # the durable mark, None if none counts
         self.out = Opened()
 
+    def adopt_mark(self, mark: int | None) -> None:
+        """Judge by the durable mark; where none counts, the local low-water mark is all that is known."""
+        self.mark = mark
+        if mark is not None:
+            self.floor = mark
+
     def path(self, name: str) -> str:
         """A file of the partition."""
         return f"{self.where.directory}/{name}"
@@ -96,3 +109,43 @@ class Evidence:
                 self.out.notes.append(f"{path}: corrected")
             operations.append(SyncFile(path))
         yield from write(*operations)
+
+    # ---- the log as a whole ----------------------------------------------------------------------
+
+    def check_gap(self, expected: int, first: int) -> None:
+        """A data file begins where the one before it ends."""
+        if first > expected:
+            self.out.faults.update(range(expected, min(first, expected + 10_000)))
+            self.out.blame(
+                f"transactions {expected}..{first - 1} are missing: no data file in {self.where.directory} has them: "
+                f"expected {data_name(expected)} or a longer file before it, found {data_name(first)} next"
+            )
+        elif first < expected:
+            self.out.blame(
+                f"{self.path(data_name(first))} begins inside the segment before it: expected first transaction "
+                f"{expected}, found {first}"
+            )
+
+    def check_end(self, last: Segment) -> None:
+        """A log that ends before the durable mark has lost records."""
+        self._check_orphan(last)
+        end = last.next_id - 1
+        if end >= self.floor or self.out.problem is not None:
+            return
+        # Without a mark of our own only the local low-water mark is known, below which 0.13.2 may truncate;
+        # an index that continues behind the data shows a loss, not a truncation.
+        if self.mark is not None or self.entries_in(last.data_path.rpartition("/")[2]) > end + 1 - last.first_id:
+            self.out.faults.update(range(end + 1, min(self.floor + 1, end + 10_000)))
+            self.out.blame(
+                f"{last.data_path}: the log ends at transaction {end}, but {self.floor} was on disk: "
+                f"expected it at offset {last.end} or behind, found the end"
+            )
+
+    def _check_orphan(self, last: Segment) -> None:
+        """An index with entries that continues the log shows that a data file is gone.
+
+        A truncation leaves no such index: it keeps the segment that begins right behind the end.
+        """
+        data = data_name(last.next_id)
+        if data not in self.sizes and self.entries_in(data):
+            self.out.blame(f"{self.path(data)} is gone: expected the data of its index, found no file")

@@ -92,13 +92,14 @@ class Opening:
                 sealed = zip(names[at:-1], pairwise(firsts[at:]), strict=True)
                 known = yield from segment_opening.read_ahead(list(islice(sealed, _AHEAD)))
             first, following = firsts[at], firsts[at + 1] if at + 1 < len(names) else None
-            self._check_gap(segments, first)
+            # The first file may begin before the log does: files are removed whole.
+            expected = segments[-1].next_id if segments else min(first, self._start.first_id)
+            self._evidence.check_gap(expected, first)
             segment = yield from foreseen(segment_opening.run(name, first, following), known)
             segments.append(segment)
         self._out.log = LogFiles(segments)
         self._out.forgive(self._start.first_id)
-        self._check_orphan(segments[-1])
-        self._check_end(segments[-1])
+        self._evidence.check_end(segments[-1])
         if self._out.problem is None:
             yield from self._settle(segments[-1])
         return self._out
@@ -121,9 +122,7 @@ class Opening:
     def _find_floor(self, names: list[str]) -> None:
         last = id_of_name(names[-1]) if names else 0
         assert last is not None
-        self._evidence.mark = self._mark_beside(last)
-        if self._evidence.mark is not None:
-            self._evidence.floor = self._evidence.mark
+        self._evidence.adopt_mark(self._mark_beside(last))
 
     def _none(self) -> Procedure[None]:
         """No data file at all: right only before the partition was assigned."""
@@ -184,51 +183,7 @@ class Opening:
             self._out.notes.append(f"removed {path}, which ends below the log start, {start}")
         return names[count:]
 
-    def _check_gap(self, segments: list[Segment], first: int) -> None:
-        # The first file may begin before the log does: files are removed whole.
-        expected = segments[-1].next_id if segments else min(first, self._start.first_id)
-        if first == expected:
-            return
-        if first > expected:
-            self._out.faults.update(range(expected, min(first, expected + 10_000)))
-            directory = self._where.directory
-            self._out.blame(
-                f"transactions {expected}..{first - 1} are missing: no data file in {directory} has them: expected "
-                f"{data_name(expected)} or a longer file before it, found {data_name(first)} next"
-            )
-        else:
-            self._out.blame(
-                f"{self._evidence.path(data_name(first))} begins inside the segment before it: expected first "
-                f"transaction {expected}, found {first}"
-            )
-
     # ---- the end ---------------------------------------------------------------------------------
-
-    def _check_orphan(self, last: Segment) -> None:
-        """An index with entries that continues the log shows that a data file is gone.
-
-        A truncation leaves no such index: it keeps the segment that begins right behind the end.
-        """
-        data = data_name(last.next_id)
-        if data not in self._sizes and self._evidence.entries_in(data):
-            self._out.blame(f"{self._evidence.path(data)} is gone: expected the data of its index, found no file")
-
-    def _check_end(self, last: Segment) -> None:
-        """A log that ends before the durable mark has lost records."""
-        end = last.next_id - 1
-        if end >= self._evidence.floor or self._out.problem is not None:
-            return
-        # Without a mark of our own only the local low-water mark is known, below which 0.13.2 may truncate;
-        # an index that continues behind the data shows a loss, not a truncation.
-        if (
-            self._evidence.mark is not None
-            or self._evidence.entries_in(last.data_path.rpartition("/")[2]) > end + 1 - last.first_id
-        ):
-            self._out.faults.update(range(end + 1, min(self._evidence.floor + 1, end + 10_000)))
-            self._out.blame(
-                f"{last.data_path}: the log ends at transaction {end}, but {self._evidence.floor} was on disk: "
-                f"expected it at offset {last.end} or behind, found the end"
-            )
 
     def _settle(self, last: Segment) -> Procedure[None]:
         """Make durable what was read, and let the index of the last segment agree."""

@@ -113,10 +113,9 @@ def _open_files(files: ReplicaFiles, assigned: bool) -> Procedure[Opened]:
 
 def _restore_control(files: ReplicaFiles) -> Procedure[None]:
     """Take the control struct's third copy if the control file has lost the newest state."""
-    copy, entry = files.durable.fence.struct, files.entry
+    entry = files.entry
+    copy = side.newer_copy(entry.current if files.control_problem is None else None, files.durable.fence)
     if copy is None:
-        return
-    if files.control_problem is None and not ctl.newer(copy.sequence, entry.current.sequence):
         return
     yield from files.write(WriteAt(ctl.NAME, entry.place(), ctl.encode_struct(copy)), SyncFile(ctl.NAME))
     entry.adopt(copy)

@@ -18,14 +18,13 @@ from waltz_core.base.checksum import crc32
 from waltz_core.storage import index as index_file
 from waltz_core.storage.effects import Cut, SyncFile
 from waltz_core.storage.evidence import Evidence
-from waltz_core.storage.log_files import WINDOW, Segment
+from waltz_core.storage.log_files import WINDOW, LogPlace, Segment
 from waltz_core.storage.procedure import Procedure, ReadSpan, read, read_all, write
 from waltz_core.storage.record_codec import HEAD_SIZE, RECORD_SIZE_MIN, announced_size
 from waltz_core.storage.scanning import check_in_file, place_in_file, record_span, scan_file
 from waltz_core.storage.segment import (
     HEADER_SIZE,
     SegmentHeader,
-    data_name,
     decode_header,
     holds_lost_sector,
     index_name,
@@ -35,6 +34,19 @@ from waltz_core.storage.segment import (
 
 RESYNC_WINDOW = 64 << 20  # bytes searched for an intact record behind a bad one
 TORN_MAX = 32 << 20  # more than one write can leave behind; beyond it a hole is not a torn write
+
+
+def wrong_field(header: SegmentHeader | None, size: int, where: LogPlace, first: int) -> str | None:
+    """What is wrong with the header of a data or index file of `size` bytes; None if nothing is."""
+    if header is None:
+        return f"header at offset 0: expected {HEADER_SIZE} bytes, found {size}"
+    if header.key != where.key:
+        return f"cluster key in the header, at offset 12: expected {where.key.hex()}, found {header.key.hex()}"
+    if header.partition_id != where.partition_id:
+        return f"partition in the header, at offset 28: expected {where.partition_id}, found {header.partition_id}"
+    if header.first_id != first:
+        return f"first transaction id in the header, at offset 32: expected {first}, found {header.first_id}"
+    return None
 
 
 class SegmentOpening:
@@ -60,7 +72,7 @@ class SegmentOpening:
         segment = Segment(path, self._evidence.path(index_name(name)), first)
         size = self._sizes[name]
         header = decode_header((yield from read(path, 0, HEADER_SIZE)))
-        wrong = self._wrong_field(header, first)
+        wrong = wrong_field(header, size, self._where, first)
         if wrong is not None:
             self._out.blame(f"{path}: {wrong}")
         if header is None:
@@ -98,20 +110,6 @@ class SegmentOpening:
                 spans.append(record_span(self._evidence.path(name), at, size))
         known.update(zip(spans, (yield from read_all(spans)), strict=True))
         return known
-
-    def _wrong_field(self, header: SegmentHeader | None, first: int) -> str | None:
-        if header is None:
-            size = self._sizes[data_name(first)]
-            return f"header at offset 0: expected {HEADER_SIZE} bytes, found {size}"
-        if header.key != self._where.key:
-            key = self._where.key.hex()
-            return f"cluster key in the header, at offset 12: expected {key}, found {header.key.hex()}"
-        if header.partition_id != self._where.partition_id:
-            wanted = self._where.partition_id
-            return f"partition in the header, at offset 28: expected {wanted}, found {header.partition_id}"
-        if header.first_id != first:
-            return f"first transaction id in the header, at offset 32: expected {first}, found {header.first_id}"
-        return None
 
     def _blame_record(self, segment: Segment, at: int, bad_id: int, size: int) -> Procedure[None]:
         """Say what is wrong with the record that should be at an offset."""

@@ -18,7 +18,7 @@ from struct import Struct
 
 from waltz_core.base.checksum import crc32
 from waltz_core.base.record import record
-from waltz_core.storage.control import ControlStruct
+from waltz_core.storage.control import ControlStruct, newer
 
 FENCE = "waltz.fence"
 MARK = "waltz.mark"
@@ -112,6 +112,14 @@ def decode_fence(slot: Slot | None) -> Fence | None:
     session_id, copied, low_water_mark, local_low_water_mark, flags = _FENCE.unpack(slot.payload)
     struct = ControlStruct(slot.belongs.session_id, low_water_mark, local_low_water_mark, flags, slot.belongs.sequence)
     return Fence(session_id, struct if copied else None)
+
+
+def newer_copy(current: ControlStruct | None, fence: Fence | None) -> ControlStruct | None:
+    """The third copy of the control struct, if the control file has lost the newest state or all of it."""
+    copy = None if fence is None else fence.struct
+    if copy is None or (current is not None and not newer(copy.sequence, current.sequence)):
+        return None
+    return copy
 
 
 def encode_mark(mark: int, belongs: Belongs, counter: int) -> bytes:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
 from waltz_core.base.ids import req_id_parts
 from waltz_core.base.log import Record
-from waltz_core.storage import control, index
+from waltz_core.storage import control, index, side
 from waltz_core.storage.control import ControlDamage, ControlEntry
+from waltz_core.storage.effects import FileEntry
+from waltz_core.storage.judging import Judgement, Surroundings, held_throughout, judge, surroundings
 from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, decode_header, id_of_name, index_name
 from waltz_core.storage.walk import Row, Tail, record_at, walk
 from waltz_trio.cli.help import Parser
@@ -43,9 +48,8 @@ class SegmentFile:
             raise CommandError(f"{path}: expected a header of {HEADER_SIZE} bytes, found {len(self.data)} bytes")
         self.header: SegmentHeader = header
         index_path = path.with_name(index_name(path.name))
-        body = _read(index_path)[HEADER_SIZE:] if index_path.exists() else b""
-        self.entries: array[int] = index.decode_entries(body)
-        self.mark = _local_low_water_mark(path)
+        self.index = _read(index_path) if index_path.exists() else None
+        self.entries: array[int] = index.decode_entries((self.index or b"")[HEADER_SIZE:])
 
     def rows(self) -> Iterator[Row | Tail]:
         """Its transactions, and what is left behind them; a terminal sees how far it is."""
@@ -75,14 +79,21 @@ def _read(path: Path) -> bytes:
         raise CommandError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _local_low_water_mark(path: Path) -> int | None:
-    """What the control file two levels up says, None if there is none or it is not readable."""
-    control_file = path.parent.parent / control.NAME
-    if not path.parent.name.isdecimal() or not control_file.exists():
-        return None
-    body = _read(control_file)[control.HEADER_SIZE :]
-    entry = control.decode_entry(body, int(path.parent.name))
-    return entry.current.local_low_water_mark if isinstance(entry, ControlEntry) else None
+def _surroundings(path: Path) -> Surroundings:
+    """What its directory, and the control file beside that, say of a data file."""
+    folder = path.absolute().parent
+    partition_id = int(folder.name) if folder.name.isdecimal() else None
+    control_file = folder.parent / control.NAME
+    sides = {name: _read(folder / name) for name in (side.FENCE, side.MARK, side.START) if (folder / name).exists()}
+    known = partition_id is not None and control_file.exists()
+    present = []
+    try:
+        for name in sorted(os.listdir(folder)):
+            with suppress(FileNotFoundError):  # a live node removes files
+                present.append(FileEntry(name, (folder / name).stat().st_size))
+    except OSError as error:
+        raise CommandError(f"cannot read {path.parent}: {error.strerror}") from error
+    return surroundings(str(path.parent), partition_id, _read(control_file) if known else b"", sides, tuple(present))
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -106,45 +117,86 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 # ---- verify-segment --------------------------------------------------------------------------
 
 
-def _verify_segment(arguments: Arguments) -> int:
-    segment = SegmentFile(Path(arguments.operands[0]))
-    wanted = arguments.number("transaction-id", bits=64) if arguments.flag("transaction-id") else None
-    checked, tail, bad = 0, None, []
-    wanted_row = None
+@dataclass
+class _Verification:
+    """What was found in one data file."""
+
+    segment: SegmentFile
+    around: Surroundings
+    judged: Judgement
+    checked: int = 0
+    bad: list[Row] = field(default_factory=list)
+    not_indexed: int = 0  # intact, without an entry in the index, and that is no failure
+    tail: Tail | None = None
+    wanted: Row | None = None
+
+    @property
+    def tail_lost(self) -> bool:
+        """What the torn write held was there: behind the mark a power failure leaves such a write, below it never."""
+        if self.tail is None:
+            return False
+        return self.tail.next_id <= self.around.floor or self.judged.following is not None
+
+    @property
+    def failed(self) -> bool:
+        """A check has failed."""
+        return bool(self.bad or self.tail_lost or self.judged.problem or self.judged.index_problem)
+
+    def problems(self) -> list[str]:
+        """What is wrong besides the records that are shown one by one."""
+        shown = bool(self.bad) or self.tail_lost
+        problem = self.judged.problem if self.judged.grave or not shown else None
+        return [text for text in (problem, self.judged.index_problem) if text is not None]
+
+
+def _verify(path: Path, wanted: int | None) -> _Verification:
+    before = _surroundings(path)
+    segment = SegmentFile(path)
+    around = held_throughout(before, _surroundings(path))
+    files = {path.name: segment.data}
+    if segment.index is not None:
+        files[index_name(path.name)] = segment.index
+    result = _Verification(segment, around, judge(around, segment.first_id, segment.header, files))
     for row in segment.rows():
         if isinstance(row, Tail):
-            tail = row
+            result.tail = row
             continue
-        checked += 1
+        result.checked += 1
         if row.transaction_id == wanted:
-            wanted_row = row
-        if not row.index_right and not _not_yet_indexed(segment, row):
-            bad.append(row)
+            result.wanted = row
+        if row.index_right:
+            continue
+        if _not_yet_indexed(result, row):
+            result.not_indexed += 1
+        else:
+            result.bad.append(row)
+    return result
+
+
+def _verify_segment(arguments: Arguments) -> int:
+    wanted = arguments.number("transaction-id", bits=64) if arguments.flag("transaction-id") else None
+    result = _verify(Path(arguments.operands[0]), wanted)
     if wanted is not None:
-        if wanted_row is None:
+        if result.wanted is None:
             raise CommandError(f"record not found for transaction id {wanted}")
-        bad = [] if wanted_row.index_right else [wanted_row]
-    # Behind the mark a torn write is what a power failure leaves; below it something acknowledged is gone.
-    lost = tail is not None and segment.mark is not None and tail.next_id <= segment.mark
+        result.bad = [] if result.wanted.index_right else [result.wanted]
     if arguments.flag("json"):
-        print(json.dumps(_verify_json(segment, checked, bad, tail, lost), indent=2))
-    elif wanted is not None and wanted_row is not None:
-        print(table(_VERIFY_HEADS, [_verify_row(wanted_row)]))
+        print(json.dumps(_verify_json(result), indent=2))
+    elif result.wanted is not None:
+        print(table(_VERIFY_HEADS, [_verify_row(result.wanted)]))
     else:
-        _print_verification(segment, checked, bad, tail, lost)
-    return 1 if bad or (lost and wanted is None) else 0
+        _print_verification(result)
+    return 1 if (result.failed if wanted is None else result.bad) else 0
 
 
 _VERIFY_HEADS = ("TRANSACTION ID", "INDEX VERIFICATION", "CHECKSUM VERIFICATION")
 
 
-def _not_yet_indexed(segment: SegmentFile, row: Row) -> bool:
+def _not_yet_indexed(result: _Verification, row: Row) -> bool:
     """An intact record behind the mark whose index entry is not there: the index is written after the data."""
-    return (
-        row.place is not None
-        and row.indexed is None
-        and not (segment.mark is not None and row.transaction_id <= segment.mark)
-    )
+    mark = result.around.local_low_water_mark
+    behind = result.judged.following is None and (mark is None or row.transaction_id > mark)
+    return row.place is not None and row.indexed is None and behind
 
 
 def _verify_row(row: Row) -> tuple[str, str, str]:
@@ -155,38 +207,50 @@ def _verify_row(row: Row) -> tuple[str, str, str]:
     )
 
 
-def _print_verification(segment: SegmentFile, checked: int, bad: Sequence[Row], tail: Tail | None, lost: bool) -> None:
-    if bad:
-        print(table(_VERIFY_HEADS, [_verify_row(row) for row in bad[:_SHOWN_MAX]]))
-        if len(bad) > _SHOWN_MAX:
+def _print_verification(result: _Verification) -> None:
+    if result.bad:
+        print(table(_VERIFY_HEADS, [_verify_row(row) for row in result.bad[:_SHOWN_MAX]]))
+        if len(result.bad) > _SHOWN_MAX:
             print(f"......\nFail count exceed print limit: {_SHOWN_MAX}")
-        print(f"VERIFICATION SUMMARY: {len(bad)} out of {checked} check failed")
-    elif not lost:
-        print(f"INDEX VERIFICATION SUMMARY: all check pass! ({checked} transactions)")
-    if tail is not None:
-        where = (
-            f"{tail.size} bytes at offset {tail.place}, where transaction {tail.next_id} would be, are no whole record"
-        )
-        if lost:
-            print(f"{where}, and the control file says that transactions up to {segment.mark} were there")
-        else:
-            print(f"{where}: a torn write, or one under way")
+        print(f"VERIFICATION SUMMARY: {len(result.bad)} out of {result.checked} check failed")
+    elif not result.failed:
+        print(f"INDEX VERIFICATION SUMMARY: all check pass! ({result.checked} transactions)")
+    for problem in result.problems():
+        print(f"VERIFICATION FAILED: {problem}")
+    if result.not_indexed and result.judged.index_problem is None:
+        known = result.around.local_low_water_mark is not None
+        why = "behind the mark, as after a power failure" if known else "which was not judged: no mark is known"
+        print(f"{result.not_indexed} of {result.checked} transactions have no index entry, {why}")
+    tail = result.tail
+    if tail is None:
+        return
+    where = f"{tail.size} bytes at offset {tail.place}, where transaction {tail.next_id} would be, are no whole record"
+    if result.judged.following is not None:
+        print(f"{where}, and the next segment begins with transaction {result.judged.following}")
+    elif result.tail_lost:
+        told = "the control file" if result.around.mark is None else side.MARK
+        print(f"{where}, and {told} says that transactions up to {result.around.floor} were there")
+    else:
+        print(f"{where}: a torn write, or one under way")
 
 
-def _verify_json(
-    segment: SegmentFile, checked: int, bad: Sequence[Row], tail: Tail | None, lost: bool
-) -> dict[str, object]:
+def _verify_json(result: _Verification) -> dict[str, object]:
+    tail = result.tail
     return {
-        "segment": str(segment.path),
-        "first_id": segment.first_id,
-        "checked": checked,
-        "local_low_water_mark": segment.mark,
+        "segment": str(result.segment.path),
+        "first_id": result.segment.first_id,
+        "checked": result.checked,
+        "local_low_water_mark": result.around.local_low_water_mark,
+        "durable_mark": result.around.mark,
         "failed": [
             {"transaction_id": row.transaction_id, "index": row.index_right, "checksum": row.place is not None}
-            for row in bad
+            for row in result.bad
         ],
+        "not_indexed": result.not_indexed,
         "tail": None if tail is None else {"transaction_id": tail.next_id, "offset": tail.place, "bytes": tail.size},
-        "lost": lost,
+        "lost": result.tail_lost or result.judged.lost is not None,
+        "problem": result.judged.problem,
+        "index_problem": result.judged.index_problem,
     }
 
 
