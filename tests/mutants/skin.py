@@ -1459,4 +1459,11 @@ SKIN: tuple[Mutant, ...] = (
         "",
         ("tests/trio/test_disk_cli.py",),
     ),
+    Mutant(
+        "a look at the connections of no server is a success",
+        "waltz_trio.cli.cluster",
+        "    if not servers:\n",
+        "    if servers is None:\n",
+        ("tests/processes/test_zookeeper_cli.py",),
+    ),
 )

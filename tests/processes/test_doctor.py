@@ -129,6 +129,7 @@ def test_what_is_down_is_named_with_what_follows(cluster: Cluster, run: Run) -> 
     for name in cluster.server_names:
         cluster.children[name].kill()
     assert "waltz server run" in wait_for(run, "no-server")["no-server"][1]
+    assert run("cluster", "check-connectivity") == (1, "")
     cluster.start(*cluster.server_names)
     wait_well(run)
 

@@ -77,6 +77,8 @@ def test_the_page_starts_a_proxy_that_clients_find_in_its_own_root(
         assert causes_found() == []
         assert main(["may-stop", "-c", str(tools_file), "127.0.0.1:1"]) == 3
         assert "root of a proxy" in capsys.readouterr().err
+        assert main(["cluster", "check-connectivity", "-c", str(tools_file)]) == 1
+        assert "root of a proxy" in capsys.readouterr().err
         assert main(["top", "--once", "--json", "-c", str(tools_file)]) == 0
         (row,) = json.loads(capsys.readouterr().out)["servers"]
         assert (row["kind"], row["level"], row["partitions"]) == ("proxy", "ok", [0, 1])

@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 
 from tests.processes.zookeeper import ZooKeeperServer, free_port
 from waltz_core.base.ids import Endpoint
+from waltz_core.proxy.state import ProxyState, encode_proxy_state
 from waltz_core.zookeeper.znodes import ServerDescriptor, encode_server_descriptor
 from waltz_trio.cli.main import main
 from waltz_trio.zk.client import open_znode_client
@@ -345,3 +346,37 @@ def test_an_unreachable_zookeeper_is_named(tmp_path: Path, capsys: pytest.Captur
     assert "zookeper.typo" in error
     assert main(["zookeeper", "list", "-c", str(tmp_path / "none.yml")]) == 1
     assert "Error: cannot read" in capsys.readouterr().err
+
+
+def test_a_command_on_all_nodes_fails_where_there_is_none(
+    run: Run, hosts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has looked at nothing, which is no success."""
+    make_cluster(run)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        status = main([*words, "-c", str(tmp_path / "cli.yml")])
+        return status, *capsys.readouterr()
+
+    connectivity = ("cluster", "check-connectivity")
+    commands = [connectivity, *(("storage", word) for word in ("list", "validate", "sync-partitions"))]
+    for command in commands:
+        for form in ((), ("--json",)):
+            status, text, error = call(*command, *form)
+            assert (status, text) == (1, "")
+            assert "Error: expected storage nodes below /env/test/store in ZooKeeper, found none: check" in error
+    zookeeper = KazooClient(hosts=hosts)
+    zookeeper.start()
+    zookeeper.create("/env/test/proxy", encode_proxy_state(ProxyState(5, 1, ((5, 9),), "demo cluster", 4, 0)))
+    for command in commands:
+        status, text, error = call(*command)
+        assert (status, text) == (1, "")
+        assert "/env/test is the root of a proxy: give the configuration of its cluster" in error
+    zookeeper.delete("/env/test/proxy")
+    zookeeper.stop()
+    zookeeper.close()
+    assert run("add-storage-node", "-s", "127.0.0.1:5171", "-a", "5173", "-g", "1")[0] == 0
+    for form in ((), ("--json",)):
+        status, text, error = call(*connectivity, *form)
+        assert (status, text) == (1, "")
+        assert "expected servers below /env/test/serverDescriptors in ZooKeeper, found none" in error

@@ -24,10 +24,10 @@ from waltz_trio.cli.options import (
     show,
 )
 from waltz_trio.cli.progress import ASKING, waiting
-from waltz_trio.cli.tool import in_session
+from waltz_trio.cli.tool import in_session, no_storage_node
 from waltz_trio.ports.gather import NODE_MAX, gather
 from waltz_trio.ports.tool import Tool
-from waltz_trio.zk.admin import read_servers
+from waltz_trio.zk.admin import read_cluster
 
 _BANNERS = {
     True: r"""
@@ -51,8 +51,20 @@ _BANNERS = {
 
 
 async def _check_connectivity(tool: Tool, arguments: Arguments) -> int:
-    """All servers at once; exit status 0 if every server reaches every storage node (tools-T1)."""
-    servers, _ = await read_servers(tool.zk, tool.paths)
+    """All servers at once; exit status 0 if every server reaches every storage node (tools-T1).
+
+    Raises:
+        CommandError: there is no server, or no storage node.
+    """
+    cluster = await read_cluster(tool.zk, tool.paths)
+    if not cluster.maps.connections.connections:
+        raise await no_storage_node(tool)
+    servers = cluster.servers
+    if not servers:
+        raise CommandError(
+            f"expected servers below {tool.paths.servers} in ZooKeeper, found none: start one with waltz server run "
+            "CONFIG.yml"
+        )
     reached_by: dict[str, dict[str, bool] | None] = {str(server.endpoint): None for server in servers}
 
     async def ask(name: str) -> None:
@@ -74,7 +86,7 @@ async def _check_connectivity(tool: Tool, arguments: Arguments) -> int:
         if reached is not None:
             text = "{" + ", ".join(f"{storage}={str(good).lower()}" for storage, good in sorted(reached.items())) + "}"
         print(f"Connectivity status of {name} is: {text}")
-    good = all(reached is not None and all(reached.values()) for reached in reached_by.values())
+    good = all(reached and all(reached.values()) for reached in reached_by.values())
     return 0 if good else 1
 
 

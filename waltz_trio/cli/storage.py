@@ -33,7 +33,7 @@ from waltz_trio.cli.options import (
     parser_of,
     show,
 )
-from waltz_trio.cli.tool import Work, endpoint_of, explained, in_session, named_admin, tls_of
+from waltz_trio.cli.tool import Work, endpoint_of, explained, in_session, named_admin, no_storage_node, tls_of
 from waltz_trio.config.config import Config
 from waltz_trio.net.tls import ClientTls
 from waltz_trio.node.main import run_until_signal
@@ -46,8 +46,14 @@ _PARTITIONS_KEY = "waltz-storage.waltz-storage-partition-ids"
 
 
 async def _admin_endpoints(tool: Tool) -> list[Endpoint]:
-    """Admin ports of every node in the connection map, by name."""
+    """Admin ports of every node in the connection map, by name.
+
+    Raises:
+        CommandError: there is none.
+    """
     maps = (await read_cluster(tool.zk, tool.paths)).maps
+    if not maps.connections.connections:
+        raise await no_storage_node(tool)
     return [Endpoint(storage.split(":")[0], port) for storage, port in sorted(maps.connections.connections)]
 
 
@@ -189,6 +195,8 @@ async def _sync_partitions(tool: Tool, arguments: Arguments) -> int:
     """Every node is tried; the original stopped at the first that failed."""
     maps = (await read_cluster(tool.zk, tool.paths)).maps
     ports = dict(maps.connections.connections)
+    if not maps.replicas.replicas:
+        raise await no_storage_node(tool)
     failures = []
     for storage, partitions in sorted(maps.replicas.replicas):
         try:
@@ -220,6 +228,8 @@ async def _sync(client: AdminClient, wanted: frozenset[int]) -> None:
 async def _validate(tool: Tool, arguments: Arguments) -> int:
     """Every port is tried; the original stopped at the first that failed."""
     maps = (await read_cluster(tool.zk, tool.paths)).maps
+    if not maps.groups.groups and not maps.connections.connections:
+        raise await no_storage_node(tool)
     failures = []
     tried = [storage for storage, _ in sorted(maps.groups.groups)]
     tried += [f"{storage.split(':')[0]}:{port}" for storage, port in sorted(maps.connections.connections)]

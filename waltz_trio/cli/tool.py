@@ -21,6 +21,7 @@ from waltz_trio.ports.admin import AdminClient, PortError
 from waltz_trio.ports.tool import Tool
 from waltz_trio.zk.admin import read_cluster, read_store_params
 from waltz_trio.zk.client import ZnodeClient
+from waltz_trio.zk.proxy_root import proxy_of
 
 ANSWER_MAX = 60.0  # seconds an administrative request may take
 
@@ -65,6 +66,17 @@ async def explained(what: str, seconds: float = ANSWER_MAX, late: str = "") -> A
         raise CommandError(f"{what}\nno answer within {seconds:.0f} s{late and f'. {late}'}") from None
     except (WaltzError, OSError) as error:
         raise CommandError(f"{what}\n{error}") from error
+
+
+async def no_storage_node(tool: Tool) -> CommandError:
+    """The failure of a command on all storage nodes where ZooKeeper has none: it has looked at nothing."""
+    if await proxy_of(tool.zk, tool.paths) is not None:
+        text = "give the configuration of its cluster: a proxy has no storage nodes of its own"
+        return CommandError(f"{tool.paths.root} is the root of a proxy: {text}")
+    return CommandError(
+        f"expected storage nodes below {tool.paths.store} in ZooKeeper, found none: check cluster.root, or add one "
+        "with waltz zookeeper add-storage-node or waltz storage add-node"
+    )
 
 
 @asynccontextmanager
