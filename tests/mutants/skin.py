@@ -1466,4 +1466,18 @@ SKIN: tuple[Mutant, ...] = (
         "    if servers is None:\n",
         ("tests/processes/test_zookeeper_cli.py",),
     ),
+    Mutant(
+        "a storage node is added under a name that nothing can read",
+        "waltz_trio.cli.zookeeper",
+        "    storage, group, port = _new_storage(arguments), ",
+        "    storage, group, port = _storage(arguments), ",
+        ("tests/processes/test_zookeeper_cli.py",),
+    ),
+    Mutant(
+        "the doctor passes over a name in ZooKeeper that cannot be read",
+        "operations.diagnosis",
+        "    _unreadable_names,\n",
+        "",
+        ("tests/unit/operations/test_diagnosis.py",),
+    ),
 )

@@ -14,10 +14,12 @@ from tests.processes.cluster import Cluster
 from tests.processes.zookeeper import ZooKeeperServer
 from waltz_core.base.ids import Endpoint, ReqId
 from waltz_core.base.log import Record
+from waltz_core.zookeeper.store_metadata import add_storage_node
 from waltz_trio.cli.main import main
 from waltz_trio.cli.tool import tool_of
 from waltz_trio.cli.zookeeper import open_cluster
 from waltz_trio.config.config import Config
+from waltz_trio.zk.admin import change_store
 
 pytestmark = pytest.mark.processes
 
@@ -174,6 +176,22 @@ def test_what_cannot_be_done_is_said(cluster: Cluster, run: Run) -> None:
     cluster.children["storage-1"].start()
     cluster.wait_up("storage-1")
     assert run("validate") == (0, "", "")
+
+
+def test_a_name_in_zookeeper_that_cannot_be_read_stops_no_other_partition(cluster: Cluster, run: Run) -> None:
+    """0.13.2 writes such names; `confirm-metadata` of any partition failed by it."""
+    name = "127.0.0.1:70000"
+
+    async def write() -> None:
+        async with open_cluster(Config.load(cluster.tools_file)) as (zk, paths):
+            await change_store(zk, paths, lambda maps, _: add_storage_node(maps, name, 1, 5173), lambda stat: None)
+
+    trio.run(write)
+    run("sync-partitions")
+    status, out, err = run("confirm-metadata", "-p", "0", "-y")
+    assert (status, "session" in out) == (0, True), err
+    cluster.tool("zookeeper", "remove-storage-node", "-c", str(cluster.tools_file), "-s", name)
+    assert name not in cluster.tool("zookeeper", "list", "-c", str(cluster.tools_file))
 
 
 @ONE_NODE

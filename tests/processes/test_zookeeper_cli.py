@@ -164,6 +164,10 @@ def test_a_wrong_storage_name_or_port_is_refused(run: Run) -> None:
     wrong = "Error: Storage must be in format of host:port\n"
     for name in ("a", "a:", "::1:6000"):
         assert run("add-storage-node", "-s", name, "-a", "1", "-g", "0") == (2, "", wrong)
+    for name in ("127.0.0.1:70000", "a:0", "a:1 ", "ö st:1", "host/x:1", "a,b:1", "a:+1", "a:x"):
+        status, text, error = run("add-storage-node", "-s", name, "-a", "1", "-g", "0")
+        assert (status, text) == (2, "")
+        assert f"in format of host:port, found {name!r}: expected a host without blanks" in error
     assert "1..65535" in run("add-storage-node", "-s", "a:1", "-a", "0", "-g", "0")[2]
     assert "--group must be at least 0, found -1" in run("add-storage-node", "-s", "a:1", "-a", "2", "-g", "-1")[2]
 

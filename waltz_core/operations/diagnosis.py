@@ -10,9 +10,12 @@ up is advised only when a recovery has waited for `LAST_RESORT_AFTER_MS`, longer
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from itertools import chain
 
+from waltz_core.base.errors import ConfigError
+from waltz_core.base.ids import parse_endpoint
 from waltz_core.base.quorum import majority
 from waltz_core.operations import findings
 from waltz_core.operations.archives import archives, uncovered
@@ -78,7 +81,7 @@ def _storage_nodes(view: ClusterView) -> Iterator[Finding]:
             about=(findings.storage(node.name),),
         )
     for node in view.storages:
-        if node.foreign_key:
+        if node.foreign_key or not _readable(node.name):
             continue
         if not node.admin:
             group = dict(view.maps.groups.groups).get(node.name, "GROUP")
@@ -124,6 +127,33 @@ def _storage_nodes(view: ClusterView) -> Iterator[Finding]:
                 about=(findings.storage(node.name),) if node.data_problem else (),
                 because=(findings.port(node.name),),
             )
+
+
+def _unreadable_names(view: ClusterView) -> Iterator[Finding]:
+    """Nothing reaches such a node; one that 0.13.2, or a hand, has written."""
+    for node in view.storages:
+        if _readable(node.name):
+            continue
+        name = shlex.quote(node.name)
+        command = f"waltz zookeeper remove-storage-node -c CONFIG -s {name}"
+        holds = sorted(dict(view.maps.replicas.replicas).get(node.name, ()))
+        if holds:  # such a node cannot be removed
+            listed = ",".join(map(str, holds))
+            command = f"waltz zookeeper unassign-partition -c CONFIG -s {name} -p {listed}; {command}"
+        yield Finding(
+            "unreadable-storage-node",
+            f"the name of a storage node in ZooKeeper cannot be read: expected host:port, found {node.name!r}",
+            command,
+            about=(findings.storage(node.name),),
+        )
+
+
+def _readable(name: str) -> bool:
+    try:
+        parse_endpoint(name)
+    except ConfigError:
+        return False
+    return True
 
 
 def _servers(view: ClusterView) -> Iterator[Finding]:
@@ -524,6 +554,7 @@ def _reach(trouble: Trouble | None) -> str:
 
 _RULES: tuple[Callable[[ClusterView], Iterator[Finding]], ...] = (
     _certificates,
+    _unreadable_names,
     _storage_nodes,
     _servers,
     _clocks,

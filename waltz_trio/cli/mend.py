@@ -9,7 +9,7 @@ import time
 import trio
 
 from waltz_core.base.edge import ZkError
-from waltz_core.base.errors import ProtocolError, WaltzError
+from waltz_core.base.errors import ConfigError, ProtocolError, WaltzError
 from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_core.store.last_resort import Plan, ReplicaReport, confirm_metadata, unsafe_recovery
 from waltz_core.wire import admin_messages as admin
@@ -45,8 +45,12 @@ async def _replicas(tool: Tool, partition_id: int) -> dict[str, Endpoint | None]
 
 
 def _admin_of(maps: StoreMaps, storage: str) -> Endpoint | None:
+    """None also for a name in ZooKeeper that cannot be read: nobody can reach such a node, others go on without it."""
     port = dict(maps.connections.connections).get(storage)
-    return None if port is None else Endpoint(parse_endpoint(storage).host, port)
+    try:
+        return None if port is None else Endpoint(parse_endpoint(storage).host, port)
+    except ConfigError:
+        return None
 
 
 def _one_partition(tool: Tool, partition_id: int) -> int:

@@ -133,7 +133,8 @@ async def _add(tool: Tool, arguments: Arguments) -> int:
 async def _replace(tool: Tool, arguments: Arguments) -> int:
     source, target = arguments.text("from"), arguments.text("to")
     port = arguments.number("storage-admin-port", least=1) if arguments.flag("storage-admin-port") else None
-    if port is not None:
+    if port is not None:  # it may be new in the cluster: its name must be one that can be read
+        target = str(parse_endpoint(target))
         await _reached(tool, Endpoint(parse_endpoint(target).host, port))
     return await _carry_out(lambda view: moves.replace(view, source, target, port), tool, arguments)
 

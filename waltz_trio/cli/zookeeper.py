@@ -13,7 +13,8 @@ from typing import Any
 import trio
 
 from waltz_core.base.edge import ZkStat
-from waltz_core.base.errors import ClusterError
+from waltz_core.base.errors import ClusterError, ConfigError
+from waltz_core.base.ids import parse_endpoint
 from waltz_core.operations.backup import backup_json, parse_backup
 from waltz_core.zookeeper import store_metadata
 from waltz_core.zookeeper.paths import ClusterPaths, cluster_paths
@@ -320,8 +321,23 @@ def _storage(arguments: Arguments) -> str:
     return storage
 
 
+def _new_storage(arguments: Arguments) -> str:
+    """The name of a node that is to be written: one that servers, nodes and tools can read."""
+    storage = _storage(arguments)
+    try:
+        endpoint = parse_endpoint(storage)
+    except ConfigError:
+        endpoint = None
+    if endpoint is None or endpoint.port == 0:
+        raise UsageError(
+            f"Storage must be in format of host:port, found {storage!r}: expected a host without blanks, slashes and "
+            "quotes, and a port in 1..65535"
+        )
+    return str(endpoint)
+
+
 def _add(arguments: Arguments) -> Callable[[StoreMaps, int], StoreChange]:
-    storage, group, port = _storage(arguments), arguments.number("group", least=0), _admin_port(arguments)
+    storage, group, port = _new_storage(arguments), arguments.number("group", least=0), _admin_port(arguments)
     return lambda maps, _: store_metadata.add_storage_node(maps, storage, group, port)
 
 

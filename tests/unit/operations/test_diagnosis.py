@@ -302,6 +302,23 @@ def test_a_half_added_node_is_removed_first_unless_it_is_assigned_partitions(hol
     assert command.endswith(f"add-storage-node -c CONFIG -s {NAMES[0]} -a ADMIN_PORT -g 0")
 
 
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_name_that_cannot_be_read_is_a_finding_with_the_command_that_removes_it(holds: bool) -> None:
+    """It was advised to add it again, which changed nothing."""
+    name = "s0:7000 "
+    bad = storage(name, admin="", admin_problem="unknown", data_problem="no host:port", replicas=None)
+    view = cluster(storages=(bad, *map(storage, NAMES[1:])))
+    if holds:
+        view = attrs.evolve(view, maps=assigned((name, (0, 1)), *((name, (0, 1)) for name in NAMES[1:])).maps)
+    (finding,) = (
+        each for each in diagnose(view) if each.cause in ("unreadable-storage-node", "half-added-storage-node")
+    )
+    assert finding.evidence.endswith("expected host:port, found 's0:7000 '")
+    remove = "waltz zookeeper remove-storage-node -c CONFIG -s 's0:7000 '"
+    unassign = "waltz zookeeper unassign-partition -c CONFIG -s 's0:7000 ' -p 0,1; "
+    assert (finding.cause, finding.command) == ("unreadable-storage-node", unassign + remove if holds else remove)
+
+
 def test_a_recovery_that_waits_for_long_does_not_settle() -> None:
     for since_ms, settles in ((SETTLE_MS - 1, True), (SETTLE_MS, False)):
         (root,) = diagnose(with_server(status=(stuck(since_ms),), health={0: False}))
