@@ -1480,4 +1480,11 @@ SKIN: tuple[Mutant, ...] = (
         "",
         ("tests/unit/operations/test_diagnosis.py",),
     ),
+    Mutant(
+        "a walk that could determine nothing ends as if its command had failed",
+        "waltz_trio.cli.restart_plan",
+        "    failed=UNKNOWN,\n",
+        "    failed=FAILED,\n",
+        ("tests/processes/test_restart_plan.py",),
+    ),
 )

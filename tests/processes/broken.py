@@ -504,6 +504,11 @@ BREAKS: dict[str, Break] = {
             ADMIN_PORT=lambda cluster: str(cluster.addresses[NODE]["storage.admin.port"]),
         ),
     ),
+    "a storage node has a name that cannot be read": Break(
+        ("unreadable-storage-node",),
+        admin_ports(lambda cluster, ports: ports.update({"127.0.0.1:70000": 5173})),
+        carried_out(),
+    ),
     "a storage node is of another cluster": Break(
         ("wrong-key",), another_cluster, put_right(NODE, "check storage.directory"), frozenset({"no-spare-replica"})
     ),

@@ -155,3 +155,9 @@ def test_tools_do_not_load_what_runs_a_node() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.split()) == (0, []), done.stdout + done.stderr
+
+
+def test_help_of_top_says_how_much_json_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each look, for ever, where most commands print one object."""
+    assert call("waltz top --help") == 0
+    assert "on a line for each look" in " ".join(capsys.readouterr().out.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -16,7 +17,7 @@ from waltz_core.operations.moves import Step, describe
 from waltz_core.operations.view import ClusterView
 from waltz_trio.cli.audit import audited
 from waltz_trio.cli.interruption import advising
-from waltz_trio.cli.options import CONFIG, JSON, YES, Arguments, Command, CommandError, Option, confirm
+from waltz_trio.cli.options import CONFIG, YES, Arguments, Command, CommandError, Option, confirm
 from waltz_trio.cli.tool import in_session
 from waltz_trio.cli.zookeeper import on_wait
 from waltz_trio.ports.gather import gather
@@ -36,24 +37,21 @@ Plan = Callable[[ClusterView], tuple[Step, ...]]
 async def _carry_out(plan: Plan, tool: Tool, arguments: Arguments) -> int:
     """Show the plan, ask, and go through it."""
     steps = plan(await gather(tool, certificates=False))
-    if arguments.flag("dry-run"):
-        _show(steps, arguments)
-        return 0
-    if not steps:
-        print("nothing is left to do")
-        return 0
     _show(steps, arguments)
+    if arguments.flag("dry-run") or not steps:
+        return 0
+    told = sys.stderr if arguments.flag("json") else sys.stdout  # for a program, standard output has the plan
     taking = any(isinstance(step, _TAKING) for step in steps)
     confirm(f"Go through these {len(steps)} steps?", given=arguments.flag("yes") or not taking)
     patience = arguments.number("timeout", _PATIENCE, least=1)
     with advising(lambda: _LEFT):
         for number, step in enumerate(steps, start=1):
-            print(f"[{number}/{len(steps)}] {describe(step)} ...", flush=True)
+            print(f"[{number}/{len(steps)}] {describe(step)} ...", file=told, flush=True)
             try:
                 await _audited(tool, step, patience, delete=arguments.flag("delete-storage-files"))
             except (WaltzError, OSError) as error:
                 raise CommandError(f"{describe(step)}: {error}\n{_LEFT}") from error
-    print("done")
+    print("done", file=told)
     return 0
 
 
@@ -151,7 +149,8 @@ async def _reached(tool: Tool, endpoint: Endpoint) -> None:
 _DRY = Option("n", "dry-run", "Show the steps and do nothing", takes_value=False)
 _DELETE = Option("x", "delete-storage-files", "Delete the files that are left on the old node", takes_value=False)
 _TIMEOUT = Option("w", "timeout", f"Seconds that one wait may take (default {_PATIENCE})")
-_SHARED = (_DRY, _TIMEOUT, YES, JSON)
+_JSON = Option("j", "json", "Print the steps as one JSON list; what happens goes to standard error", takes_value=False)
+_SHARED = (_DRY, _TIMEOUT, YES, _JSON)
 _FROM = Option("s", "from", "Specify the storage node to leave, in format of host:port", required=True)
 _TO = Option("d", "to", "Specify the storage node to go to, in format of host:port", required=True)
 

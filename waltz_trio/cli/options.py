@@ -220,7 +220,7 @@ def run_commands(noun: str, commands: Sequence[Command], argv: Sequence[str]) ->
 
 def _fill(parser: Parser, command: Command) -> None:
     required = parser.add_argument_group("required options") if any(one.required for one in command.options) else parser
-    only_lines = command.answers and JSON not in command.options
+    only_lines = command.answers and all(option.long != JSON.long for option in command.options)
     for option in (*command.options, JSON) if only_lines else command.options:
         group = required if option.required else parser
         names, meaning = (f"-{option.short}", f"--{option.long}"), _plain(option.meaning)

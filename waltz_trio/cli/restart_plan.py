@@ -39,6 +39,7 @@ from waltz_trio.ports.tool import Tool
 
 DUE, WAIT, UNKNOWN, FAILED = 10, 11, 3, 1  # exit statuses besides 0: every node is done
 _LOOK_AGAIN = 1.0  # seconds between two looks
+_STDERR = 2  # its descriptor
 _PATIENCE = 600  # seconds for the cluster to become whole again between two nodes
 _STATUS = {Move.FINISHED: 0, Move.RESTART: DUE, Move.WAIT: WAIT, Move.UNKNOWN: UNKNOWN}
 
@@ -145,11 +146,12 @@ async def _follow(tool: Tool, arguments: Arguments) -> int:
     await walk.open(only, arguments.text_or_none("done"))
     if command is not None:
         with advising(lambda: _left(walk, path)):
-            return await _run_all(walk, command, arguments.number("wait", _PATIENCE, least=0))
+            patience = arguments.number("wait", _PATIENCE, least=0)
+            return await _run_all(walk, command, patience, as_json=arguments.flag("json"))
     await trio.sleep(_LOOK_AGAIN)  # whether a replica is level is judged over two looks
     move = await walk.look()
     if arguments.flag("json"):
-        print(json.dumps(_row(walk.steps, move), indent=2))
+        print(_as_json(walk.steps, move.move.value, move.step, move.reasons))
     else:
         print("\n".join(_lines(walk.steps, move, path)))
     return _STATUS[move.move]
@@ -164,30 +166,46 @@ def _left(walk: _Walk, path: Path) -> str:
     return f"{begun} may be stopped or not, and its command may go on. {where}, and restarts {begun} once more"
 
 
-async def _run_all(walk: _Walk, command: str, patience: int) -> int:
-    total = len(walk.steps)
+async def _run_all(walk: _Walk, command: str, patience: int, *, as_json: bool) -> int:
+    """Restart what is left; as JSON, standard output has one object at the end, and what happens goes elsewhere."""
+    out = sys.stderr if as_json else sys.stdout
     while True:
         move = await _settled(walk, patience)
-        if move.move is Move.FINISHED:
-            print(f"all {total} nodes are restarted and back" if total > 1 else "the node is restarted and back")
-            return 0
-        step = move.step
-        if move.move is not Move.RESTART or step is None:
-            _say(f"gave up after {patience} s: {'; '.join(move.reasons)}")
-            return _STATUS[move.move]
-        number = 1 + sum(one.progress is Progress.DONE for one in walk.steps)
-        print(f"{number}/{total} {step.kind.value} {step.name}", flush=True)
-        walk.mark(step.name, Progress.BEGUN, walk.process_of(step))
-        status = await _restart(command, step)
+        if move.move is not Move.RESTART or move.step is None:
+            break
+        number = 1 + sum(step.progress is Progress.DONE for step in walk.steps)
+        print(f"{number}/{len(walk.steps)} {move.step.kind.value} {move.step.name}", file=out, flush=True)
+        status, how, reasons = await _restart_and_wait(walk, move.step, command, patience, as_json=as_json)
         if status != 0:
-            _say(
-                f"the command ended with status {status} for {step.name}: mend that, then run this again to go on there"
-            )
-            return FAILED
-        begun = next(one for one in walk.steps if one.name == step.name)
-        if not await _back(walk, begun, patience):
-            return WAIT
-        walk.mark(step.name, Progress.DONE)
+            if as_json:
+                print(_as_json(walk.steps, how, move.step, reasons))
+            return status
+    if move.move is Move.FINISHED:
+        total = len(walk.steps)
+        print(f"all {total} nodes are restarted and back" if total > 1 else "the node is restarted and back", file=out)
+    else:
+        _say(f"gave up after {patience} s: {'; '.join(move.reasons)}")
+    if as_json:
+        print(_as_json(walk.steps, move.move.value, move.step, move.reasons))
+    return _STATUS[move.move]
+
+
+async def _restart_and_wait(
+    walk: _Walk, step: Step, command: str, patience: int, *, as_json: bool
+) -> tuple[int, str, tuple[str, ...]]:
+    """One node: the exit status, 0 once it is back, and what is told of a failure to a program."""
+    walk.mark(step.name, Progress.BEGUN, walk.process_of(step))
+    ended = await _restart(command, step, as_json=as_json)
+    if ended != 0:
+        text = f"the command ended with status {ended} for {step.name}"
+        _say(f"{text}: mend that, then run this again to go on there")
+        return FAILED, "failed", (text,)
+    begun = next(each for each in walk.steps if each.name == step.name)
+    missing = await _back(walk, begun, patience)
+    if missing:
+        return WAIT, Move.WAIT.value, missing
+    walk.mark(step.name, Progress.DONE)
+    return 0, Move.FINISHED.value, ()
 
 
 async def _settled(walk: _Walk, patience: int) -> Next:
@@ -201,27 +219,33 @@ async def _settled(walk: _Walk, patience: int) -> Next:
         said = _say_once(said, f"waiting: {'; '.join(move.reasons)}")
 
 
-async def _back(walk: _Walk, step: Step, patience: int) -> bool:
+async def _back(walk: _Walk, step: Step, patience: int) -> tuple[str, ...]:
+    """Wait until a node is back; what it still lacks when patience ends."""
     end, said = trio.current_time() + patience, ""
     while True:
         reasons = await walk.missing(step)
         if not reasons:
-            return True
+            return ()
         if trio.current_time() >= end:
             _say(f"{step.name} is not back after {patience} s: {'; '.join(reasons)}")
-            return False
+            return reasons
         said = _say_once(said, f"waiting: {'; '.join(reasons)}")
         await trio.sleep(_LOOK_AGAIN)
 
 
-async def _restart(command: str, step: Step) -> int:
-    """Run the operator's command for one node; text from ZooKeeper is quoted."""
+async def _restart(command: str, step: Step, *, as_json: bool) -> int:
+    """Run the operator's command for one node; text from ZooKeeper is quoted.
+
+    Where standard output is for a program, what the command prints goes to standard error.
+    """
     fields = {"kind": step.kind.value, "node": step.name, "host": step.host}
     line = command
     for name, value in fields.items():
         line = line.replace(f"{{{name}}}", shlex.quote(value))
     environment = {**os.environ, **{f"WALTZ_{name.upper()}": value for name, value in fields.items()}}
-    done = await trio.run_process(["/bin/sh", "-c", line], check=False, stdin=subprocess.DEVNULL, env=environment)
+    output = _STDERR if as_json else None
+    words = ["/bin/sh", "-c", line]
+    done = await trio.run_process(words, check=False, stdin=subprocess.DEVNULL, stdout=output, env=environment)
     return done.returncode
 
 
@@ -253,13 +277,14 @@ def _lines(steps: Sequence[Step], move: Next, path: Path) -> list[str]:
     return lines
 
 
-def _row(steps: Sequence[Step], move: Next) -> dict[str, object]:
-    return {
+def _as_json(steps: Sequence[Step], move: str, step: Step | None, reasons: Sequence[str]) -> str:
+    row = {
         "steps": steps_json(steps),
-        "move": move.move.value,
-        "node": move.step.name if move.step is not None else None,
-        "reasons": list(move.reasons),
+        "move": move,
+        "node": step.name if step is not None else None,
+        "reasons": list(reasons),
     }
+    return json.dumps(row, indent=2)
 
 
 COMMAND = Command(
@@ -268,7 +293,7 @@ COMMAND = Command(
     "do without it. Without --exec it shows the plan and whether the next node may be stopped now; --done NODE notes "
     "that it was restarted. With --exec it does all of it. The plan is kept in a file: interrupted, the same command "
     f"goes on. Exit status 0 = every node is done, {DUE} = the next one may be stopped now, {WAIT} = not now, "
-    f"{UNKNOWN} = could not be determined, {FAILED} = a command failed.",
+    f"{UNKNOWN} = could not be determined, {FAILED} = the command of --exec failed.",
     (
         CONFIG,
         Option("s", "state", "File that the plan is kept in (default waltz-restart.json)"),
@@ -285,7 +310,7 @@ COMMAND = Command(
         JSON,
     ),
     lambda arguments: in_session(_follow, arguments),
-    failed=FAILED,
+    failed=UNKNOWN,
     example="-c tools.yml --exec ./restart-node.sh",
 )
 

@@ -21,7 +21,7 @@ from waltz_core.operations.page import Page
 from waltz_trio.cli.console import watch_of
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.interruption import interruptible
-from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, CommandError, Option, parser_of
+from waltz_trio.cli.options import CONFIG, Arguments, Command, CommandError, Option, parser_of
 from waltz_trio.cli.zookeeper import load_config
 from waltz_trio.console.watch import Watch
 
@@ -312,7 +312,7 @@ COMMAND = Command(
     (
         CONFIG,
         Option("1", "once", "Print one look and end; rates are those between two looks", takes_value=False),
-        JSON,
+        Option("j", "json", "Print a JSON object on a line for each look; with --once a single one", takes_value=False),
     ),
     _run,
     example="-c tools.yml",
