@@ -1399,6 +1399,8 @@ SKIN: tuple[Mutant, ...] = (
         "    if key is None:\n        _refuse_key_inside(",
         "    if not forms:\n        _refuse_key_inside(",
         ("tests/unit/gateway/test_calls.py",),
+    ),
+    Mutant(
         "what is read halfway keeps its snapshot",
         "waltz_trio.client.sqlite_view",
         "        for each in (self._main, *(self._reading or ())):\n            with contextlib.suppress(sqlite3.Error):\n                each.close()\n",
@@ -1439,6 +1441,8 @@ SKIN: tuple[Mutant, ...] = (
         "self._schema if self._file is None else self._pragmas",
         'self._schema if self._file is None else ""',
         ("tests/trio/test_views.py",),
+    ),
+    Mutant(
         "a tool does not know what was on disk by the mark beside the files",
         "storage.judging",
         "    return attrs.evolve(around, mark=side.decode_mark(slots.get(side.MARK), belongs))\n",
