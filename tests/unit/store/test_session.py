@@ -688,6 +688,18 @@ def test_a_replica_that_was_lost_before_the_session_opened_is_worth_a_new_one_to
     assert desk.alarms.next() == 10_000
 
 
+def test_a_replica_that_was_back_before_the_session_opened_is_worth_a_new_one_too() -> None:
+    desk = Desk()
+    desk.up(C)
+    desk.session.link_down(0, LinkDown(C, "reset"))
+    desk.session.link_up(0, LinkUp(C))
+    desk.flush()
+    waited_for = desk.alarms.next()
+    assert waited_for != 10_000  # the recovery's own: until it is over, another session would begin where this one did
+    desk.open(A, B)
+    assert desk.alarms.next() == 10_000
+
+
 def test_a_replica_that_failed_and_stayed_connected_is_worth_a_new_session_later() -> None:
     desk = Desk()
     desk.open(A, B)
