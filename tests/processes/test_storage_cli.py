@@ -222,6 +222,9 @@ def test_a_partition_is_recovered_from_another_node(cluster: Cluster, run: Run) 
     assert "cannot run offline recovery while partition is online" in run(*recover, "20", *files)[2]
     assert run("availability", "-s", second, "-p", "0", "-o", "false")[0] == 0
     assert "Batch size must be a positive integer" in run(*recover, "0", *files)[2]
+    assert "--batch-size: expected a whole number, at most 2147483647" in run(*recover, "2147483648", *files)[2]
+    assert "--partition: expected a whole number, at most" in run(*recover[:8], "2147483648", "-b", "20", *files)[2]
+    assert "--destination-storage-port must be at most 65535" in run(*recover[:6], "70000", *recover[7:], "20")[2]
     status, out, err = run(*recover, "20", *files)
     assert (status, out) == (0, "")
     assert "45 of 45 transactions, 100 %" in err

@@ -36,9 +36,10 @@ from waltz_spark.archive.archive import (
     run_verification,
     write_file,
 )
+from waltz_spark.archive.freeing import plan_free
 from waltz_spark.archive.restore import restore
 from waltz_spark.base import runners
-from waltz_spark.base.errors import ArchiveError, RecordDamagedError, UnreachableError
+from waltz_spark.base.errors import ArchiveError, OptionError, RecordDamagedError, UnreachableError
 from waltz_spark.base.objects import LocalStore, open_store
 from waltz_spark.base.runners import Here
 from waltz_spark.read.inventory import Inventory
@@ -194,6 +195,19 @@ def test_of_two_archivers_with_different_cuts_one_has_to_start_again(log: Path, 
         run_archive(whole, HERE)
     assert archive(log, root).record_count == 20
     assert problems(root, log) == []
+
+
+@pytest.mark.parametrize("number", [0, -5, 2**63])
+def test_numbers_of_ids_that_can_be_none_are_refused(log: Path, root: str, number: int) -> None:
+    options = parse_options({"directory": str(log)})
+    with pytest.raises(OptionError, match="range_count: expected a whole number from 1 to"):
+        plan_archive(options, root, range_count=number)
+    if number == 0:
+        return
+    with pytest.raises(OptionError, match="keep_last: expected a whole number from 0 to"):
+        plan_archive(options, root, keep_last=number)
+    with pytest.raises(OptionError, match="keep_local: expected a whole number from 0 to"):
+        plan_free(options, root, keep_local=number)
 
 
 def test_a_log_of_another_cluster_or_one_that_went_back_is_not_archived(log: Path, root: str, tmp_path: Path) -> None:

@@ -138,6 +138,39 @@ def test_a_call_that_cannot_be_meant_is_explained(capsys: pytest.CaptureFixture[
     assert "did you mean directory?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("number", ["-5", "1.5", "nan", "9223372036854775808", "9" * 5000, ""])
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("spark archive --directory D --to A", "--range"),
+        ("spark archive --directory D --to A", "--keep-last"),
+        ("spark archive --directory D --to A --free", "--keep-local"),
+        ("prove --seal S --key K", "-p"),
+        ("prove --seal S --key K -p 0", "--transaction"),
+    ],
+)
+def test_a_number_that_can_be_none_is_refused_before_anything_is_read(
+    command: str, option: str, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), option, number]) == 2
+    text = capsys.readouterr().err
+    assert "expected a whole number of at least " in text
+    assert option.strip("-") in text
+
+
+def test_files_without_an_id_are_refused(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["spark", "archive", "--directory", str(log), "--to", str(tmp_path / "archive"), "--range", "0"]) == 2
+    assert "expected a whole number of at least 1, found '0'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("partitions", ["2-1", "2-1,0", "0-9999999999", "9" * 5000])
+def test_a_list_of_partitions_that_names_none_is_refused(
+    partitions: str, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["spark", "scan", "--directory", str(log), "--jobs", "1", "-o", f"partitions={partitions}"]) == 1
+    assert "partitions: expected ids and ranges such as 0-3,7" in capsys.readouterr().err
+
+
 def test_the_other_commands_do_not_load_the_pipeline() -> None:
     code = (
         "import sys, importlib, pkgutil, waltz_trio\n"

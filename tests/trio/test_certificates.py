@@ -123,6 +123,19 @@ def test_what_contradicts_the_files_that_are_there_is_refused(
     assert "nothing can be signed" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("days", ["-1", "1000001", "99999999999", "nan"])
+def test_days_that_no_certificate_can_be_good_for_are_refused(
+    folder: Path, days: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(folder)
+    for command in (["make", str(folder), "--client", "more", "--days"], ["renew", str(folder), "s1", "--days"]):
+        assert waltz(["certificates", *command, days]) == 2
+        assert "expected a whole number from 1 to 1000000" in capsys.readouterr().err
+    assert waltz(["certificates", "list", str(folder), "--within", days]) == 2
+    assert "expected a whole number from 0 to 1000000" in capsys.readouterr().err
+    assert contents(folder) == before
+
+
 def test_an_empty_directory_needs_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert waltz(["certificates", "make", str(tmp_path / "new")]) == 1
     assert "name at least one process" in capsys.readouterr().err

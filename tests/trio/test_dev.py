@@ -108,6 +108,31 @@ def refused(*arguments: str) -> str:
     return found.stderr
 
 
+@pytest.mark.parametrize(
+    ("option", "number", "bounds"),
+    [
+        ("--partitions", "0", "from 1 to 1000000"),
+        ("--partitions", "99999999999", "from 1 to 1000000"),
+        ("--servers", "-1", "from 1 to 65535"),
+        ("--storage-nodes", "0", "from 1 to 65535"),
+        ("--port", "65536", "from 0 to 65535"),
+        ("--port", "-1", "from 0 to 65535"),
+    ],
+)
+def test_a_cluster_that_can_be_none_is_not_begun(
+    option: str, number: str, bounds: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dev", "--directory", str(tmp_path / "data"), option, number]) == 2
+    assert f"{option}: expected a whole number {bounds}, found '{number}'" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1"])
+def test_a_demonstration_lasts_some_seconds(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "run", "--seconds", seconds]) == 2
+    assert f"{seconds} is not " in capsys.readouterr().err
+
+
 def test_a_server_that_cannot_start_says_why_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "server.yml"
     path.write_text("server.port: 1\nzookeeper: {connectString: 'localhost:1', sessionTimout: 5}\n")

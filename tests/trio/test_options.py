@@ -173,9 +173,18 @@ def test_a_file_argument_is_required_where_it_is_named(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "Error: Missing required argument: FILE (see tool --help)\n"
 
 
-@pytest.mark.parametrize("text", ["abc", "1e3", "", "2147483648", "-2147483649"])
+@pytest.mark.parametrize("text", ["abc", "1e3", "", "2147483648", "-2147483649", "9" * 5000])
 def test_a_number_that_is_none_is_told_with_its_option(text: str) -> None:
     with pytest.raises(UsageError) as found:
         Arguments({"wait": text}).number("wait", 0)
     told = f'For input string: "{text}" (--wait: expected a whole number, at most 2147483647)'
     assert str(found.value) == told
+
+
+def test_a_number_is_kept_within_its_bounds() -> None:
+    arguments = Arguments({"port": "65536", "group": "0001", "wait": "0"})
+    with pytest.raises(UsageError, match="--port must be at most 65535, found 65536"):
+        arguments.number("port", least=1, most=65535)
+    with pytest.raises(UsageError, match="--wait must be at least 1, found 0"):
+        arguments.number("wait", least=1)
+    assert arguments.number("group", most=1) == 1

@@ -23,7 +23,7 @@ from waltz_spark.base.objects import Store, open_store
 from waltz_spark.base.planning import ArchivePlace, FilePlace, Range, clip
 from waltz_spark.base.runners import OnProgress, Runner
 from waltz_spark.read.inventory import Inventory, Look
-from waltz_spark.read.options import Options
+from waltz_spark.read.options import Options, check_number
 from waltz_spark.read.reading import Patience, read_blocks
 from waltz_spark.read.sources import Source, check_key, read_sources
 from waltz_spark.records import manifest
@@ -116,9 +116,12 @@ def plan_archive(
         keep_last: so many ids at the end of each partition stay out.
 
     Raises:
+        OptionError: `range_count` is below 1, or `keep_last` below 0.
         ArchiveError: the archive is of another cluster, or ahead of the log.
         PipelineError: the log cannot be read.
     """
+    check_number("range_count", range_count, 1)
+    check_number("keep_last", keep_last, 0)
     store = open_store(root)
     inventory = Inventory(options)
     try:

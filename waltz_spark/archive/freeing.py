@@ -10,7 +10,7 @@ from waltz_spark.base.planning import Place, Range, StoragePlace
 from waltz_spark.base.runners import OnProgress, Runner
 from waltz_spark.read.cluster import Cluster
 from waltz_spark.read.inventory import Inventory
-from waltz_spark.read.options import Options
+from waltz_spark.read.options import Options, check_number
 from waltz_spark.records.manifest import ArchivedFile, ArchiveState, read_archive
 
 _PATIENCE = 60.0  # seconds for a store session in which the log start can be raised
@@ -43,10 +43,11 @@ def plan_free(options: Options, root: str, *, keep_local: int = 0) -> FreePlan:
         keep_local: so many of the newest ids of each partition stay on the storage nodes.
 
     Raises:
-        OptionError: no running cluster is named, or not where its replicas are.
+        OptionError: no running cluster is named, or not where its replicas are; `keep_local` is below 0.
         ArchiveError: the archive is of another cluster, or its hash chain is broken.
         UnreachableError: the cluster does not answer.
     """
+    check_number("keep_local", keep_local, 0)
     inventory, state = Inventory(options), read_archive(root)
     try:
         cluster = inventory.cluster

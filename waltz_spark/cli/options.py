@@ -14,7 +14,7 @@ from waltz_spark.base.errors import OptionError
 from waltz_spark.read.options import Options, parse_options
 from waltz_spark.write.files import KINDS
 from waltz_spark.write.sink_options import MODES
-from waltz_trio.cli.help import Lines, Parser, UsageError
+from waltz_trio.cli.help import Lines, Parser, UsageError, whole_number
 from waltz_trio.config.config import Config
 
 Action = Callable[[argparse.Namespace], int]
@@ -157,12 +157,6 @@ def parser_of(description: str | None, actions: Mapping[str, Action]) -> Parser:
 Commands = argparse._SubParsersAction  # the type of what `add_subparsers` returns has no public name
 
 
-def _at_least_one(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
-    return int(text)
-
-
 def _command(commands: Commands[Parser], name: str, run: Action, meaning: str, examples: str, more: str = "") -> Parser:
     first, *others = (f"waltz spark {name} {line}" for line in examples.splitlines())
     parser = commands.add_parser(
@@ -175,7 +169,7 @@ def _command(commands: Commands[Parser], name: str, run: Action, meaning: str, e
     )
     parser.add_argument("--master", metavar="URL", help="a Spark master: 'local[*]', spark://host:7077, ...")
     parser.add_argument(
-        "--jobs", type=_at_least_one, default=os.cpu_count() or 1, metavar="N", help="processes, without --master"
+        "--jobs", type=whole_number(1), default=os.cpu_count() or 1, metavar="N", help="processes, without --master"
     )
     parser.add_argument("-j", "--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -194,10 +188,12 @@ def _archive(commands: Commands[Parser], name: str, run: Action) -> None:
     parser = _command(commands, name, run, "add what is new to an archive of Parquet files", examples)
     log_parser(parser)
     parser.add_argument("--to", required=True, metavar="ARCHIVE", help="directory or URI (s3://bucket/prefix)")
-    parser.add_argument("--range", type=int, default=RANGE_COUNT, metavar="N", help="ids per file (%(default)s)")
+    parser.add_argument(
+        "--range", type=whole_number(1), default=RANGE_COUNT, metavar="N", help="ids per file (%(default)s)"
+    )
     parser.add_argument("--whole", action="store_true", help="leave out the last, incomplete range of ids")
     parser.add_argument(
-        "--keep-last", type=int, default=0, metavar="N", help="leave out the last N ids of each partition"
+        "--keep-last", type=whole_number(0), default=0, metavar="N", help="leave out the last N ids of each partition"
     )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be written, and freed")
     parser.add_argument(
@@ -206,7 +202,11 @@ def _archive(commands: Commands[Parser], name: str, run: Action) -> None:
         help="then verify it, compare it with a quorum of replicas, and let the storage nodes give up what it holds",
     )
     parser.add_argument(
-        "--keep-local", type=int, default=0, metavar="N", help="with --free: the last N ids stay on the storage nodes"
+        "--keep-local",
+        type=whole_number(0),
+        default=0,
+        metavar="N",
+        help="with --free: the last N ids stay on the storage nodes",
     )
     parser.add_argument("--yes", action="store_true", help="with --free: do not ask")
 

@@ -12,8 +12,9 @@ from waltz_spark.base.errors import OptionError
 from waltz_spark.records.columns import NAMES, TYPES, VERIFY, Shape
 from waltz_spark.records.directories import TRUST
 
-_SIZE = re.compile(r"^(\d+)\s*([kmgt]?)i?b?$", re.IGNORECASE)
+_SIZE = re.compile(r"^(\d{1,18})\s*([kmgt]?)i?b?$", re.IGNORECASE)
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_NUMBER_MAX = 2**63 - 1
 _SPARKS_OWN = {"checkpointlocation", "queryname", "path"}  # put there by Spark itself
 
 
@@ -28,17 +29,35 @@ def flag_option(name: str, value: str) -> bool:
 
 
 def number_option(name: str, value: str) -> int:
-    if not value.strip().isdecimal() or int(value) < 1:
+    number = number_in(value)
+    if number is None or number < 1:
         raise OptionError(f"{name}: expected a whole number of at least 1, found {value!r}")
-    return int(value)
+    return number
+
+
+def number_in(value: str) -> int | None:
+    """A whole number from 0 on, of 63 bits at most; None for any other text."""
+    text = value.strip()
+    return int(text) if text.isdecimal() and len(text) <= 19 and int(text) <= _NUMBER_MAX else None
+
+
+def check_number(name: str, value: int, least: int) -> None:
+    """See that what a program was given for a number of ids or bytes can be one.
+
+    Raises:
+        OptionError: it is below `least`, or has more than 63 bits.
+    """
+    if not least <= value <= _NUMBER_MAX:
+        raise OptionError(f"{name}: expected a whole number from {least} to {_NUMBER_MAX}, found {value}")
 
 
 def _size(name: str, value: str) -> int:
     """Bytes; `128m` and `128 MiB` are 128 * 2^20."""
     match = _SIZE.match(value.strip())
-    if match is None or int(match[1]) == 0:
+    size = 0 if match is None else int(match[1]) << _UNITS[match[2].lower()]
+    if not 0 < size <= _NUMBER_MAX:
         raise OptionError(f"{name}: expected a size such as 128m, found {value!r}")
-    return int(match[1]) << _UNITS[match[2].lower()]
+    return size
 
 
 def one_of(*words: str) -> Callable[[str, str], str]:
@@ -57,14 +76,15 @@ def _list(name: str, value: str) -> tuple[str, ...]:
     return pieces
 
 
-def _partitions(name: str, value: str) -> tuple[int, ...]:
-    """`0-3,7`."""
+def partitions_option(name: str, value: str) -> tuple[int, ...]:
+    """`0-3,7`; a range that begins with the higher number would name nothing, so it is refused."""
     partitions: set[int] = set()
     for piece in _list(name, value):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", piece)
-        if match is None or int(match[2] or match[1]) - int(match[1]) > 1_000_000:
+        match = re.fullmatch(r"(\d{1,10})(?:-(\d{1,10}))?", piece)
+        low, high = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
+        if not low <= high <= low + 1_000_000:
             raise OptionError(f"{name}: expected ids and ranges such as 0-3,7, found {value!r}")
-        partitions.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+        partitions.update(range(low, high + 1))
     return tuple(sorted(partitions))
 
 
@@ -91,7 +111,7 @@ _KNOWN: Known = {
     "via": (one_of("auto", "files", "storage", "server"), "auto"),
     "trust": (one_of(*TRUST), "control"),
     "adminEndpoints": (_list, ()),
-    "partitions": (_partitions, None),
+    "partitions": (partitions_option, None),
     "startingOffsets": (text_option, "earliest"),
     "endingOffsets": (text_option, "latest"),
     "cut": (text_option, None),

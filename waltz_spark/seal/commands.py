@@ -18,7 +18,7 @@ from waltz_spark.cli.options import log_options, log_parser
 from waltz_spark.seal.keys import load_signer, load_verifier, make_key, public_path
 from waltz_spark.seal.places import put_text, read_text
 from waltz_spark.seal.sealing import PartitionSeal, SealedLog, check_proof, compare, prove_growth, prove_record, seal
-from waltz_trio.cli.help import Lines, Parser, UsageError
+from waltz_trio.cli.help import Lines, Parser, UsageError, whole_number
 
 _STATUS = "Exit status: 0 all of it was looked at and is right, 1 something is wrong, 3 something was not looked at."
 
@@ -134,8 +134,9 @@ def make_prove_parser() -> Parser:
     log_parser(parser)
     parser.add_argument("--seal", required=True, metavar="PLACE", help="where the seal is: a folder, or a URI")
     parser.add_argument("--key", type=Path, required=True, metavar="FILE", help="the public key of the seal")
-    parser.add_argument("-p", "--partition", type=int, required=True, metavar="N", help="partition id")
-    parser.add_argument("--transaction", type=int, metavar="ID", help="prove that this transaction is in the log")
+    parser.add_argument("-p", "--partition", type=whole_number(0), required=True, metavar="N", help="partition id")
+    text = "prove that this transaction is in the log"
+    parser.add_argument("--transaction", type=whole_number(0), metavar="ID", help=text)
     parser.add_argument("--since", metavar="FILE", help="prove growth since this checkpoint: a file, or a URI")
     parser.add_argument("--to", metavar="FILE", help="where the proof goes: a file, or a URI (standard output)")
     parser.add_argument("-j", "--json", action="store_true", help="print one JSON object that holds the proof")

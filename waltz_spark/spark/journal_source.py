@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from waltz_spark.base.errors import OptionError
-from waltz_spark.read.options import read_values
+from waltz_spark.read.options import partitions_option, read_values
 from waltz_spark.records.journal import DDL, JournalFile, find_journals, read_table
 from waltz_spark.spark.api import DataSource, DataSourceReader, InputPartition
 from waltz_spark.spark.refusals import in_one_line, rows_in_one_line
@@ -18,19 +18,7 @@ def _names(name: str, value: str) -> tuple[str, ...]:
     return tuple(one.strip() for one in value.split(",") if one.strip())
 
 
-def _numbers(name: str, value: str) -> frozenset[int]:
-    """Such as `0-3,7`."""
-    numbers: set[int] = set()
-    for part in _names(name, value):
-        first, _, last = part.partition("-")
-        try:
-            numbers.update(range(int(first), int(last or first) + 1))
-        except ValueError:
-            raise OptionError(f"{name}: expected numbers such as 0-3,7, found {value!r}") from None
-    return frozenset(numbers)
-
-
-_KNOWN: dict[str, tuple[Any, Any]] = {"directory": (_names, ()), "partitions": (_numbers, None)}
+_KNOWN: dict[str, tuple[Any, Any]] = {"directory": (_names, ()), "partitions": (partitions_option, None)}
 
 
 class Task(InputPartition):  # type: ignore[misc]  # pyspark is not looked into
@@ -48,7 +36,7 @@ class JournalReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not l
     def __init__(self, options: Mapping[str, str]) -> None:
         found, _ = read_values(options, _KNOWN)
         self._places: tuple[str, ...] = found["directory"]
-        self._partitions: frozenset[int] | None = found["partitions"]
+        self._partitions: tuple[int, ...] | None = found["partitions"]
         if not self._places:
             raise OptionError("say what to read: directory (of one or more servers, separated by commas)")
 

@@ -14,6 +14,7 @@ from waltz_spark.read.options import (
     check_connection,
     flag_option,
     hint,
+    number_in,
     number_option,
     one_of,
     read_values,
@@ -38,9 +39,10 @@ CHECKED = ("write_locks", "read_locks", "client_high_water_mark")  # columns tha
 
 
 def _batch(name: str, value: str) -> int:
-    if not value.strip().isdecimal():
+    number = number_in(value)
+    if number is None:
         raise OptionError(f"{name}: expected a whole number from 0 on, found {value!r}")
-    return int(value)
+    return number
 
 
 def _cut(name: str, value: str) -> dict[int, int]:

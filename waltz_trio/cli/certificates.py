@@ -33,13 +33,14 @@ from cryptography.x509.oid import NameOID
 from waltz_core.access.roles import Role
 from waltz_core.base.errors import ConfigError
 from waltz_trio.base import durable
-from waltz_trio.cli.help import Lines, Parser, as_object
+from waltz_trio.cli.help import Lines, Parser, as_object, whole_number
 from waltz_trio.config.roles import read_roles
 from waltz_trio.net.certificates import host_names, issue, key_store, make_ca, trust_store
 from waltz_trio.net.key_pair import KeyPair
 
 DAYS = 365
 SOON_DAYS = 30
+_DAYS_MAX = 1_000_000  # certificates know no year behind 9999
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _KEY_BEGIN = b"-----BEGIN PRIVATE KEY-----"
 _CERTIFICATE_BEGIN = b"-----BEGIN CERTIFICATE-----"
@@ -95,7 +96,8 @@ def make_parser() -> Parser:
     for name, kind in _KINDS.items():
         metavar = "NAME=HOST[,HOST]" if kind.hosts else "NAME"
         make.add_argument(f"--{name}", action="append", default=[], metavar=metavar, help=kind.about)
-    make.add_argument("--days", type=int, default=DAYS, help="that new certificates are good for (%(default)s)")
+    days, soon = whole_number(1, _DAYS_MAX), whole_number(0, _DAYS_MAX)
+    make.add_argument("--days", type=days, default=DAYS, help="that new certificates are good for (%(default)s)")
     make.add_argument(
         "--installed-at", metavar="PATH", help="directory of the hosts to which the files are copied; default: this one"
     )
@@ -104,7 +106,7 @@ def make_parser() -> Parser:
         "list", help="names and ends; status 1 if one ends soon", example="waltz certificates list waltz-tls --json"
     )
     show.add_argument("directory", type=Path)
-    show.add_argument("--within", type=int, default=SOON_DAYS, help="days that count as soon (%(default)s)")
+    show.add_argument("--within", type=soon, default=SOON_DAYS, help="days that count as soon (%(default)s)")
     show.set_defaults(run=partial(_named, _list), words=show.prog)
     renew = commands.add_parser(
         "renew",
@@ -113,8 +115,8 @@ def make_parser() -> Parser:
     )
     renew.add_argument("directory", type=Path)
     renew.add_argument("names", nargs="*", metavar="NAME[=HOST,HOST]", help="hosts: others than until now")
-    renew.add_argument("--within", type=int, default=SOON_DAYS, help="days that count as soon (%(default)s)")
-    renew.add_argument("--days", type=int, default=DAYS, help="that the new ones are good for (%(default)s)")
+    renew.add_argument("--within", type=soon, default=SOON_DAYS, help="days that count as soon (%(default)s)")
+    renew.add_argument("--days", type=days, default=DAYS, help="that the new ones are good for (%(default)s)")
     renew.set_defaults(run=partial(_said, _renew), words=renew.prog)
     for command in (make, show, renew):
         command.add_argument("-j", "--json", action="store_true", help="print JSON")
@@ -139,8 +141,6 @@ def _said(work: Callable[[argparse.Namespace], int], arguments: argparse.Namespa
 
 def _make(arguments: argparse.Namespace) -> int:
     wanted = list(_wanted(arguments))
-    if arguments.days < 1:
-        raise ConfigError(f"--days must be at least 1, found {arguments.days}")
     folder = Path(arguments.directory).absolute()
     place = Path(arguments.installed_at or folder)
     if not place.is_absolute():

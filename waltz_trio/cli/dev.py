@@ -11,7 +11,8 @@ import trio
 from waltz_core.base.errors import WaltzError
 from waltz_trio.base import log
 from waltz_trio.base.durable import reason_of
-from waltz_trio.cli.help import FAILED_STATUS, Parser
+from waltz_trio.cli.help import FAILED_STATUS, PORT_MAX, Parser, whole_number
+from waltz_trio.cli.options import PARTITIONS_MAX
 from waltz_trio.node.embedded import DEFAULT_PARTITIONS, HOST, embedded_cluster
 from waltz_trio.node.main import raise_descriptors, tune_collector
 
@@ -25,12 +26,20 @@ def make_parser() -> Parser:
         "--directory", metavar="D", help="where data is kept over restarts; without it, a temporary one is used"
     )
     parser.add_argument(
-        "--partitions", type=int, metavar="N", help=f"of a new cluster, {DEFAULT_PARTITIONS} if not said"
+        "--partitions",
+        type=whole_number(1, PARTITIONS_MAX),
+        metavar="N",
+        help=f"of a new cluster, {DEFAULT_PARTITIONS} if not said",
     )
-    parser.add_argument("--storage-nodes", type=int, metavar="N", help="of a new cluster, 3 if not said")
-    parser.add_argument("--servers", type=int, default=1, metavar="N", help="how many to run (%(default)s)")
+    nodes = whole_number(1, PORT_MAX)  # each has a port of its own
+    parser.add_argument("--storage-nodes", type=nodes, metavar="N", help="of a new cluster, 3 if not said")
+    parser.add_argument("--servers", type=nodes, default=1, metavar="N", help="how many to run (%(default)s)")
     parser.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, metavar="P", help="of the first server (%(default)s; 0 = a free one)"
+        "--port",
+        type=whole_number(0, PORT_MAX),
+        default=DEFAULT_PORT,
+        metavar="P",
+        help="of the first server (%(default)s; 0 = a free one)",
     )
     parser.add_argument(
         "--host",

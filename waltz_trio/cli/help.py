@@ -28,12 +28,27 @@ if TYPE_CHECKING:
 
 FAILED_STATUS = 1
 USAGE_STATUS = 2
+NUMBER_MAX = 2**63 - 1
+"""What an id, and whatever is counted along with ids, can be at most."""
+PORT_MAX = 65_535
 
 _SUBCOMMAND = "SUBCOMMAND"
 
 
 class UsageError(WaltzError):
     """The call is wrong, as only its command can see: text for a number, two options that exclude each other."""
+
+
+def whole_number(least: int, most: int = NUMBER_MAX) -> Callable[[str], int]:
+    """The type of an option that takes a whole number within bounds; argparse alone would take any."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,30}", text) or not least <= int(text) <= most:
+            bounds = f"of at least {least}" if most == NUMBER_MAX else f"from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"expected a whole number {bounds}, found {text!r}")
+        return int(text)
+
+    return parse
 
 
 class Lines(argparse.HelpFormatter):

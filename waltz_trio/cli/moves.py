@@ -16,6 +16,7 @@ from waltz_core.operations import moves
 from waltz_core.operations.moves import Step, describe
 from waltz_core.operations.view import ClusterView
 from waltz_trio.cli.audit import audited
+from waltz_trio.cli.help import PORT_MAX
 from waltz_trio.cli.interruption import advising
 from waltz_trio.cli.options import CONFIG, YES, Arguments, Command, CommandError, Option, confirm
 from waltz_trio.cli.tool import in_session
@@ -121,7 +122,7 @@ async def _drain(tool: Tool, arguments: Arguments) -> int:
 async def _add(tool: Tool, arguments: Arguments) -> int:
     storage = str(parse_endpoint(arguments.text("storage")))
     partitions: tuple[int, ...] = ()
-    port, group = arguments.number("storage-admin-port", least=1), arguments.number("group")
+    port, group = arguments.number("storage-admin-port", least=1, most=PORT_MAX), arguments.number("group")
     if arguments.flag("partition"):
         partitions = arguments.partitions("partition")
     await _reached(tool, Endpoint(parse_endpoint(storage).host, port))
@@ -130,7 +131,9 @@ async def _add(tool: Tool, arguments: Arguments) -> int:
 
 async def _replace(tool: Tool, arguments: Arguments) -> int:
     source, target = arguments.text("from"), arguments.text("to")
-    port = arguments.number("storage-admin-port", least=1) if arguments.flag("storage-admin-port") else None
+    port = None
+    if arguments.flag("storage-admin-port"):
+        port = arguments.number("storage-admin-port", least=1, most=PORT_MAX)
     if port is not None:  # it may be new in the cluster: its name must be one that can be read
         target = str(parse_endpoint(target))
         await _reached(tool, Endpoint(parse_endpoint(target).host, port))

@@ -79,11 +79,19 @@ class Arguments:
         """Value of an option, None if it was not given."""
         return self._values.get(name)
 
-    def number(self, name: str, default: int | None = None, *, least: int | None = None, bits: int = 32) -> int:
+    def number(
+        self,
+        name: str,
+        default: int | None = None,
+        *,
+        least: int | None = None,
+        most: int | None = None,
+        bits: int = 32,
+    ) -> int:
         """Whole number of an option.
 
         Raises:
-            UsageError: it is no signed number of so many bits, or below `least`.
+            UsageError: it is no signed number of so many bits, below `least` or above `most`.
         """
         if default is not None and name not in self._values:
             return default
@@ -94,6 +102,8 @@ class Arguments:
             raise UsageError(f"{error} (--{name}: expected a whole number, at most {largest})") from None
         if least is not None and number < least:
             raise UsageError(f"--{name} must be at least {least}, found {number}")
+        if most is not None and number > most:
+            raise UsageError(f"--{name} must be at most {most}, found {number}")
         return number
 
     def partitions(self, name: str) -> tuple[int, ...]:
@@ -115,7 +125,7 @@ def parse_number(text: str, bits: int = 32) -> int:
     Raises:
         UsageError: it is malformed.
     """
-    if not re.fullmatch(r"[+-]?\d+", text) or not -(2 ** (bits - 1)) <= int(text) < 2 ** (bits - 1):
+    if not re.fullmatch(r"[+-]?0*\d{1,19}", text) or not -(2 ** (bits - 1)) <= int(text) < 2 ** (bits - 1):
         raise UsageError(f'For input string: "{text}"')
     return int(text)
 

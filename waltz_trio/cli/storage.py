@@ -18,7 +18,7 @@ from waltz_core.operations.recover_partition import RecoverPartition
 from waltz_core.wire import admin_messages as admin
 from waltz_trio.base import log
 from waltz_trio.cli import mend, moves
-from waltz_trio.cli.help import Parser
+from waltz_trio.cli.help import PORT_MAX, Parser
 from waltz_trio.cli.interruption import advising
 from waltz_trio.cli.options import (
     CONFIG,
@@ -261,7 +261,7 @@ async def _max_transaction_id(tool: Tool, arguments: Arguments) -> int:
         partition_id = arguments.number("partition")
         async with named_admin(tool, endpoint) as client:
             session_id = await _session_of(client, partition_id, offline=arguments.flag("offline"))
-        data = Endpoint(endpoint.host, arguments.number("storage-port"))
+        data = Endpoint(endpoint.host, arguments.number("storage-port", least=1, most=PORT_MAX))
         async with tool.data(data, offline=arguments.flag("offline")) as port:
             port.session_id, port.partition_id = session_id, partition_id
             highest = await port.max_transaction_id()
@@ -303,18 +303,20 @@ async def _recover_partition(tool: Tool, arguments: Arguments) -> int:
         destination = endpoint_of(arguments.text("destination-storage"), form)
         if not partition_text.isdecimal():
             raise CommandError("Partition id must be a non-negative integer")
-        if not batch_text.isdecimal() or int(batch_text) == 0:
+        partition_id = arguments.number("partition")
+        batch_size = arguments.number("batch-size") if batch_text.isdecimal() else 0
+        if batch_size == 0:
             raise CommandError("Batch size must be a positive integer")
-        data = Endpoint(destination.host, arguments.number("destination-storage-port"))
+        data = Endpoint(destination.host, arguments.number("destination-storage-port", least=1, most=PORT_MAX))
         source_tls = _tls_from(arguments.text_or_none("source-ssl-config-path"))
         destination_tls = _tls_from(arguments.text_or_none("destination-ssl-config-path"))
         async with named_admin(tool, source, source_tls) as source_admin:
             async with named_admin(tool, destination, destination_tls) as destination_admin:
-                info = await _session_info(destination_admin, int(partition_text))
+                info = await _session_info(destination_admin, partition_id)
             async with tool.data(data, destination_tls, offline=True) as port:
-                port.session_id, port.partition_id = info.session_id, int(partition_text)
+                port.session_id, port.partition_id = info.session_id, partition_id
                 with advising(lambda: "What was copied stays; the same command again copies what is missing"):
-                    await _copy(source_admin, port, info, int(batch_text))
+                    await _copy(source_admin, port, info, batch_size)
     except (WaltzError, OSError) as error:
         raise CommandError(f"Partition {partition_text} failed to recover. \n{error}") from error
     return 0

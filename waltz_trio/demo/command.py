@@ -90,8 +90,10 @@ def _bank(arguments: argparse.Namespace) -> int:
 def _positive(kind: type[int] | type[float]) -> type[int] | type[float]:
     def parse(text: str) -> float:
         value = kind(text)
-        if value <= 0:
+        if not value > 0:  # nan neither
             raise argparse.ArgumentTypeError(f"{text} is not positive")
+        if value == float("inf"):
+            raise argparse.ArgumentTypeError(f"{text} is not finite")
         return value
 
     parse.__name__ = kind.__name__
