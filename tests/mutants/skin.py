@@ -1517,4 +1517,19 @@ SKIN: tuple[Mutant, ...] = (
         "if match is None or high > low + 1_000_000",
         ("tests/spark/test_cli.py",),
     ),
+    Mutant(
+        "a restore passes over partitions that the archive does not have",
+        "waltz_spark.archive.restore",
+        '    wanted = wanted_partitions(partitions, state.partition_count, f"the archive {state.root}")\n',
+        "    every = range(state.partition_count)\n"
+        "    wanted = tuple(one for one in every if partitions is None or one in partitions)\n",
+        ("tests/spark/test_cli.py",),
+    ),
+    Mutant(
+        "a restore cuts segments without room for a record",
+        "waltz_spark.archive.restore",
+        '    check_number("threshold", threshold, THRESHOLD_MIN)\n',
+        '    check_number("threshold", threshold, THRESHOLD_MIN - 1)\n',
+        ("tests/spark/test_archive.py",),
+    ),
 )

@@ -399,11 +399,35 @@ def test_a_damaged_archive_is_not_restored_to_a_directory_that_a_node_would_star
     assert not (tmp_path / "again" / "waltz-storage.ctl").exists()
 
 
-def test_without_borders_segments_are_cut_by_size(log: Path, root: str, tmp_path: Path) -> None:
+def test_a_restore_of_what_can_be_none_is_refused_before_it_begins(log: Path, root: str, tmp_path: Path) -> None:
     archive(log, root)
+    target = tmp_path / "restored"
+    for wanted, told in (((9,), "there is no 9"), ((0, -1), "there is no -1"), ((), "expected at least one")):
+        with pytest.raises(OptionError, match=f"partitions: {told}"):
+            restore(root, target, Here(), partitions=wanted)
+    for size in (127, -4, 2**63):
+        with pytest.raises(OptionError, match="threshold: expected a whole number from 128 to"):
+            restore(root, target, Here(), threshold=size)
+    assert not target.exists()
+
+
+def forget_segments(root: str) -> None:
+    """As if the archive had been made over the network."""
     for path in Path(root).rglob("*.json"):
         commit = json.loads(path.read_text())
         path.write_text(json.dumps({**commit, "segments": []}))
+
+
+def test_the_smallest_segment_holds_one_record(tmp_path: Path, root: str) -> None:
+    make_log(tmp_path / "log", [random_payloads(7)])
+    archive(tmp_path / "log", root)
+    forget_segments(root)
+    assert restore(root, tmp_path / "restored", Here(), threshold=128).segment_count == 7
+
+
+def test_without_borders_segments_are_cut_by_size(log: Path, root: str, tmp_path: Path) -> None:
+    archive(log, root)
+    forget_segments(root)
     restore(root, tmp_path / "again", HERE, threshold=9000)
     ours, theirs = files_below(tmp_path / "again", ".seg"), files_below(log, ".seg")
     assert {name: zlib.crc32(data[128:]) for name, data in ours.items()} == {

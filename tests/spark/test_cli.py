@@ -171,6 +171,45 @@ def test_a_list_of_partitions_that_names_none_is_refused(
     assert "partitions: expected ids and ranges such as 0-3,7" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("partitions", "missing"), [("9", "9"), ("3-9", "3, 4, 5, 6, 7, ..."), ("0,3", "3"), ("2-4", "3, 4")]
+)
+def test_partitions_that_the_archive_does_not_have_are_named_and_nothing_is_restored(
+    partitions: str, missing: str, log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive, target = str(tmp_path / "archive"), tmp_path / "new" / "target"
+    main(["spark", "archive", "--directory", str(log), "--to", archive, "--jobs", "1"])
+    restore = ["spark", "restore", "--archive", archive, "--to", str(target), "--jobs", "1", "--partitions"]
+    assert main([*restore, partitions]) == 1
+    told = f"partitions: there is no {missing}: the archive {archive} has 3 partitions, 0 to 2"
+    assert told in capsys.readouterr().err
+    assert not target.parent.exists()
+    assert main([*restore, "1-2"]) == 0
+    assert sorted(path.name for path in target.iterdir()) == ["1", "2", "waltz-storage.ctl"]
+
+
+@pytest.mark.parametrize("size", ["1", "-4", "127", "9223372036854775808"])
+def test_a_segment_without_room_is_refused_and_nothing_is_restored(
+    size: str, log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive, target = str(tmp_path / "archive"), tmp_path / "target"
+    main(["spark", "archive", "--directory", str(log), "--to", archive, "--jobs", "1"])
+    assert main(["spark", "restore", "--archive", archive, "--to", str(target), "--segment-size", size]) == 2
+    assert "--segment-size: expected a whole number of at least 128" in capsys.readouterr().err
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("command", ["scan", "archive --to A", "report"])
+def test_no_command_passes_over_partitions_that_there_are_not(
+    command: str, log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = ["--directory", str(log), "--jobs", "1", "-o", "partitions=2-9"]
+    assert main(["spark", *command.split(), *source]) == 1
+    assert "partitions: there is no 3, 4, 5, 6, 7, ...: the log has 3 partitions, 0 to 2" in capsys.readouterr().err
+    assert not (tmp_path / "A").exists()
+
+
 def test_the_other_commands_do_not_load_the_pipeline() -> None:
     code = (
         "import sys, importlib, pkgutil, waltz_trio\n"

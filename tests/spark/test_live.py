@@ -29,6 +29,7 @@ from waltz_spark.read.options import parse_options
 from waltz_spark.read.ports import AdminPort
 from waltz_spark.read.reading import Patience, drop_connections, feed_blocks, read_batches
 from waltz_spark.spark.source import BatchReader, StreamReader
+from waltz_trio.cli.main import main
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 
 T = TypeVar("T")
@@ -204,6 +205,22 @@ async def test_a_stream_follows_a_running_cluster(tmp_path: Path) -> None:
         assert summary(rows) == expected(7, 0)[5:]
         assert start["next"] == {"0": 7, "1": 3}
         stream.stop()
+
+
+async def test_partitions_that_a_cluster_does_not_have_are_named_and_nothing_is_audited(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=2, storage_nodes=1) as cluster:
+        await append(cluster, (5, 3))
+        source = ["--url", cluster.url, "--jobs", "1", "-o", "partitions=1-2"]
+        vault = str(tmp_path / "vault")
+        assert await outside(lambda: main(["spark", "archive", *source[:4], "--to", vault])) == 0
+        for command in (["audit", "--no-journal"], ["verify", vault], ["scan"], ["report"]):
+            assert await outside(partial(main, ["spark", *command, *source])) == 1
+            assert "partitions: there is no 2: the " in capsys.readouterr().err
+        # Without a running cluster all of what is named is looked at, whatever is chosen.
+        assert main(["spark", "verify", vault, *source[2:]]) == 2
+        assert "name the running cluster too" in capsys.readouterr().err
 
 
 async def test_a_dead_storage_node_is_replaced_by_another(tmp_path: Path) -> None:

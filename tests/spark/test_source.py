@@ -108,7 +108,7 @@ def test_a_cut_is_read_exactly_or_not_at_all(tmp_path: Path, log: list[list[Reco
 def test_partitions_can_be_chosen(tmp_path: Path, log: list[list[Record]]) -> None:
     found = reader(tmp_path, partitions="1-2")
     assert ids(found, found.partitions()) == [(2, at) for at in range(COUNTS[2])]
-    with pytest.raises(OptionError, match="there is no 3, the log has 3"):
+    with pytest.raises(OptionError, match="there is no 3: the log has 3 partitions, 0 to 2"):
         reader(tmp_path, partitions="3").partitions()
 
 

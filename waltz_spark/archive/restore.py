@@ -23,6 +23,7 @@ from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, data_name, en
 from waltz_spark.base.errors import ArchiveError
 from waltz_spark.base.planning import Range
 from waltz_spark.base.runners import OnProgress, Runner
+from waltz_spark.read.options import check_number, wanted_partitions
 from waltz_spark.read.reading import Patience, read_blocks
 from waltz_spark.records.columns import Shape
 from waltz_spark.records.manifest import ArchivedFile, ArchiveState, read_archive
@@ -31,6 +32,8 @@ from waltz_trio.base import durable
 
 THRESHOLD = 1_000_000_000
 """Bytes behind which a new segment starts, where the archive does not tell."""
+THRESHOLD_MIN = HEADER_SIZE
+"""Bytes of a segment without a record; each segment gets one record at least."""
 
 _SHAPE = Shape(verify="none")  # the digests of the result are compared with those of the archive
 _WAVE = 4
@@ -89,18 +92,22 @@ def restore(
         partitions: which ones the node is to have; None = all, those without a record too.
 
     Raises:
+        OptionError: the archive has not all of the partitions, or `threshold` is less than a segment can have; nothing
+            was written.
         ArchiveError: the directory is not empty (what a restore that was interrupted has left is deleted), or what was
             written is not what was archived.
         PipelineError: the archive cannot be read.
     """
+    check_number("threshold", threshold, THRESHOLD_MIN)
     state = read_archive(root)
+    wanted = wanted_partitions(partitions, state.partition_count, f"the archive {state.root}")
     target = Path(directory).absolute()
     durable.make_directories(target.parent, 0o777)  # as others make them
     durable.make_directory(target)
     durable.sync_directory(target.parent)
     lock = _begin(target)
     try:
-        return _restore(state, target, runner, partitions, threshold, on_progress)
+        return _restore(state, target, runner, wanted, threshold, on_progress)
     finally:
         durable.close(lock)
 
@@ -109,13 +116,12 @@ def _restore(
     state: ArchiveState,
     target: Path,
     runner: Runner,
-    partitions: Collection[int] | None,
+    wanted: Sequence[int],
     threshold: int,
     on_progress: OnProgress | None,
 ) -> RestoreReport:
     begin = time.monotonic()
     now_ms = int(time.time() * 1000)
-    wanted = [one for one in range(state.partition_count) if partitions is None or one in partitions]
     tasks = [task for one in wanted for task in _tasks(state, one, str(target), threshold, now_ms)]
     for one in wanted:
         durable.make_directory(target / str(one))

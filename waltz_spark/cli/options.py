@@ -9,7 +9,7 @@ from pathlib import Path
 
 from waltz_core.base.errors import ConfigError
 from waltz_spark.archive.archive import RANGE_COUNT
-from waltz_spark.archive.restore import THRESHOLD
+from waltz_spark.archive.restore import THRESHOLD, THRESHOLD_MIN
 from waltz_spark.base.errors import OptionError
 from waltz_spark.read.options import Options, parse_options
 from waltz_spark.write.files import KINDS
@@ -84,9 +84,17 @@ def log_options(arguments: argparse.Namespace) -> Options:
 
 
 def live_options(arguments: argparse.Namespace) -> Options | None:
-    """The named running cluster, without directories and archive; None if none is named."""
+    """The named running cluster, without directories and archive; None if none is named.
+
+    Raises:
+        UsageError: partitions are chosen, which can only be those of a running cluster.
+    """
     values = {name: value for name, value in log_values(arguments).items() if name not in ("directory", "archive")}
-    return parse_options(values) if "url" in values or "zookeeper" in values else None
+    if "url" in values or "zookeeper" in values:
+        return parse_options(values)
+    if any(name.lower() == "partitions" for name in values):
+        raise UsageError("-o partitions: directories and archives are looked at whole; name the running cluster too")
+    return None
 
 
 def config_values(path: str | None) -> dict[str, str]:
@@ -254,7 +262,8 @@ def _restore(commands: Commands[Parser], name: str, run: Action) -> None:
     parser.add_argument("--to", required=True, metavar="DIRECTORY", help="must be empty or absent")
     parser.add_argument("--partitions", metavar="P", help="which ones, such as 0-3,7 (all)")
     text = "if the archive does not tell (%(default)s)"
-    parser.add_argument("--segment-size", type=int, default=THRESHOLD, metavar="BYTES", help=text)
+    size = whole_number(THRESHOLD_MIN)
+    parser.add_argument("--segment-size", type=size, default=THRESHOLD, metavar="BYTES", help=text)
 
 
 def _sink(commands: Commands[Parser], name: str, run: Action) -> None:

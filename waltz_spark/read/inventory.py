@@ -14,7 +14,7 @@ from waltz_spark.base.errors import DataLossError, OptionError, WrongClusterErro
 from waltz_spark.base.objects import open_store
 from waltz_spark.base.planning import EARLIEST, LATEST, FilePlace, Place, Range, Vector, resolve
 from waltz_spark.read.cluster import Cluster, Marks
-from waltz_spark.read.options import Options
+from waltz_spark.read.options import Options, wanted_partitions
 from waltz_spark.records.directories import Replica, SegmentSpan, read_directory
 from waltz_spark.records.manifest import ArchiveState
 from waltz_spark.records.manifest import Reader as Manifest
@@ -52,10 +52,7 @@ class Inventory:
         self._starts: dict[int, tuple[float, int]] = {}  # when asked, and where the log of the cluster begins
         if self.cluster is None:
             self._adopt_key()
-        self.partitions = options.partitions or tuple(range(self.partition_count))
-        unknown = [one for one in self.partitions if one >= self.partition_count]
-        if unknown:
-            raise OptionError(f"partitions: there is no {unknown[0]}, the log has {self.partition_count}")
+        self.partitions = wanted_partitions(options.partitions, self.partition_count, "the log")
 
     @property
     def key(self) -> bytes:

@@ -41,6 +41,23 @@ def number_in(value: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) <= 19 and int(text) <= _NUMBER_MAX else None
 
 
+def wanted_partitions(given: Collection[int] | None, count: int, where: str) -> tuple[int, ...]:
+    """The partitions to work on: those that were given, or all `count` of them; a pass over nothing would look well.
+
+    Raises:
+        OptionError: the log or the archive, `where`, has not all of them, or none was given.
+    """
+    if given is None:
+        return tuple(range(count))
+    unknown = sorted(one for one in given if not 0 <= one < count)
+    if unknown:
+        shown = ", ".join(map(str, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+        raise OptionError(f"partitions: there is no {shown}: {where} has {count} partitions, 0 to {count - 1}")
+    if not given:
+        raise OptionError("partitions: expected at least one")
+    return tuple(sorted(set(given)))
+
+
 def check_number(name: str, value: int, least: int) -> None:
     """See that what a program was given for a number of ids or bytes can be one.
 

@@ -15,7 +15,7 @@ from waltz_core.base.record import record
 from waltz_spark.base.errors import PipelineError, WrongClusterError
 from waltz_spark.base.planning import FilePlace, Place, Range, ServerPlace, StoragePlace, Vector
 from waltz_spark.read.cluster import Cluster
-from waltz_spark.read.options import Options
+from waltz_spark.read.options import Options, wanted_partitions
 from waltz_spark.records.directories import PartitionFiles, Replica, read_directory
 
 _RECORD_SIZE = 200  # bytes, where nothing says how many
@@ -143,7 +143,7 @@ def _file_part(files: PartitionFiles, key: bytes) -> Part:
 
 def _of_cluster(cluster: Cluster, options: Options, directories: Sequence[str], trust: str) -> Sources:
     count = cluster.partition_count
-    wanted = options.partitions or tuple(range(count))
+    wanted = wanted_partitions(options.partitions, count, "the cluster")
     marks = cluster.marks(wanted)
     starts = tuple(cluster.log_start(one) if one in wanted else 0 for one in range(count))
     by_name: dict[str, list[Part]] = {}
