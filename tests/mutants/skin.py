@@ -1532,4 +1532,18 @@ SKIN: tuple[Mutant, ...] = (
         '    check_number("threshold", threshold, THRESHOLD_MIN - 1)\n',
         ("tests/spark/test_archive.py",),
     ),
+    Mutant(
+        "a gateway says nothing of topics whose partitions there are not",
+        "waltz_trio.gateway.clusters",
+        "if one >= client.num_partitions]",
+        "if one > client.num_partitions + 1000]",
+        ("tests/trio/test_gateway_feeds.py",),
+    ),
+    Mutant(
+        "a gateway says for each of its clients which topics are wrong",
+        "waltz_trio.gateway.clusters",
+        "if self.wrong[topic.name] != before.get(topic.name):",
+        "if self.wrong[topic.name]:",
+        ("tests/trio/test_gateway_feeds.py",),
+    ),
 )

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -123,10 +123,13 @@ class Events:
 
 
 @asynccontextmanager
-async def gateway(cluster_url: str, **keys: object) -> AsyncIterator[Desk]:
+async def gateway(
+    cluster_url: str, more_topics: Sequence[dict[str, object]] = (), **keys: object
+) -> AsyncIterator[Desk]:
     complaints: list[str] = []
     gave_up = trio.Event()
     topics = [
+        *more_topics,
         {"name": "pay", "cluster": cluster_url, "partitions": "0-1"},
         {"name": "audit", "cluster": cluster_url, "partitions": "2"},
     ]

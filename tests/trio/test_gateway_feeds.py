@@ -19,7 +19,7 @@ from waltz_core.base.log import MARKER_HEADER
 from waltz_core.gateway import calls
 from waltz_core.gateway.door import token_hash
 from waltz_core.gateway.quotas import Limits, Quotas
-from waltz_core.gateway.topics import Place
+from waltz_core.gateway.topics import Place, Topic
 from waltz_trio.gateway.clusters import Cluster
 from waltz_trio.gateway.vitals import GROUP, Vitals
 from waltz_trio.net.certificates import issue, make_ca
@@ -45,7 +45,11 @@ def feeds_at(cluster: EmbeddedCluster) -> int:
 
 
 def figure(desk: Desk, name: str) -> object:
-    value = desk.gateway.vitals.registry.read()["gauges"]
+    return figure_of(desk.gateway.vitals, name)
+
+
+def figure_of(vitals: Vitals, name: str) -> object:
+    value = vitals.registry.read()["gauges"]
     assert isinstance(value, dict)
     return value[f"{GROUP}.{name}"]["value"]
 
@@ -236,6 +240,48 @@ async def test_health_names_the_cluster_that_does_not_answer(cluster: EmbeddedCl
             said = await health_of(Endpoint("127.0.0.1", port))
         assert said["gateway-health-check"]["healthy"] is False
         assert list(said["gateway-health-check"]["reasons"]) == [cluster.url]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_topic_with_partitions_that_there_are_not_is_named_and_the_others_are_served(
+    cluster: EmbeddedCluster,
+) -> None:
+    topics = [
+        {"name": "far", "cluster": cluster.url, "partitions": "3-99"},
+        {"name": "one", "cluster": cluster.url, "partitions": "100"},
+    ]
+    wrong = f"gateway.topics names partitions that the cluster {cluster.url} does not have (%s): it has 3, 0 to 2"
+    expected = {"topic far": wrong % "97 from 3 to 99", "topic one": wrong % "100"}
+    async with gateway(cluster.url, topics) as desk, trio.open_nursery() as nursery:
+        vitals = desk.gateway.vitals
+        nursery.start_soon(vitals.run)
+        with trio.fail_after(PATIENCE):
+            while len(vitals.health()[1]["gateway-health-check"]["reasons"]) != 2:  # type: ignore[index, call-overload]
+                await trio.lowlevel.checkpoint()
+        assert vitals.health() == (
+            False,
+            {"gateway-health-check": {"healthy": False, "clusters": {cluster.url: True}, "reasons": expected}},
+        )
+        async with AsyncExitStack() as stack:  # each feed has a client of its own, and each client is looked at
+            for _ in range(3):
+                await stack.enter_async_context(desk.gateway._clusters[cluster.url].reader(0))
+        assert desk.complaints == [f"{topic}: {reason}" for topic, reason in expected.items()]
+        assert (await desk.append({"text": "x"})).status == 201
+        assert (await desk.ask("/topics/far/partitions/0/mark")).status == 502
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_gateway_none_of_whose_partitions_there_are_says_so_of_its_topics(cluster: EmbeddedCluster) -> None:
+    topic = Topic("far", cluster.url, (7, 5))
+    async with trio.open_nursery() as nursery:
+        one = Cluster(cluster.url, nursery, lambda level, text: None, topics=[topic])
+        vitals = Vitals({cluster.url: (one, 5)}, lambda: (), Quotas(Limits()))
+        nursery.start_soon(vitals.run)
+        with trio.fail_after(PATIENCE):
+            while not one.wrong or figure_of(vitals, "clusters-away") != 0:
+                await trio.lowlevel.checkpoint()
+        assert not vitals.health()[0]
+        assert one.wrong["far"].endswith("does not have (2 from 5 to 7): it has 3, 0 to 2")
         nursery.cancel_scope.cancel()
 
 

@@ -15,6 +15,7 @@ class GatewayView:
     address: str  # host:port of its health
     problem: str = ""  # why there is none
     away: Mapping[str, str] = {}  # clusters that it does not reach, each with the reason
+    topics: Mapping[str, str] = {}  # topics that it cannot serve, each with the reason
 
 
 def gateways(views: tuple[GatewayView, ...]) -> Iterator[Finding]:
@@ -34,4 +35,10 @@ def gateways(views: tuple[GatewayView, ...]) -> Iterator[Finding]:
                 "waltz doctor -c CONFIG, for that cluster; if nothing is wrong there, check cluster of its topics in "
                 "gateway.topics, the certificate that the gateway shows there, and the network",
                 settles=True,
+            )
+        for topic, reason in sorted(view.topics.items()):
+            yield Finding(
+                "gateway-topic-wrong",
+                f"the gateway at {view.address} cannot serve all of {topic}: {reason}",
+                "correct partitions, or cluster, of that topic in gateway.topics, and start the gateway again",
             )

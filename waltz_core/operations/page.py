@@ -283,10 +283,12 @@ def _gateway(gateway: GatewayView) -> Page:
         level, state = _BAD, "does not answer"
     elif gateway.away:
         level, state = _WARN, "misses a cluster"
+    elif gateway.topics:
+        level, state = _WARN, "misses partitions"
     else:
         level, state = _OK, "serving"
     trouble = [gateway.problem] if gateway.problem else []
-    trouble += [f"{source}: {reason}" for source, reason in sorted(gateway.away.items())]
+    trouble += [f"{what}: {reason}" for what, reason in sorted({**gateway.away, **gateway.topics}.items())]
     return {"name": gateway.address, "level": level, "state": state, "trouble": trouble}
 
 

@@ -10,13 +10,14 @@ and a few that nobody needs are kept. A client that broke is replaced by whoever
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
 from waltz_core.base.edge import Level
 from waltz_core.base.errors import ClientClosedError
+from waltz_core.gateway.topics import Topic
 from waltz_trio.base.background import only
 from waltz_trio.client.client import Client
 from waltz_trio.client.connect import open_client
@@ -41,10 +42,17 @@ class _Held:
         self._opened = trio.Event()
         self._left = trio.Event()
 
-    async def run(self, open_one: OpenClient, source: str, report: Callable[[Level, str], None]) -> None:
-        """Hold it open until `leave`, or until it breaks."""
+    async def run(
+        self,
+        open_one: OpenClient,
+        source: str,
+        report: Callable[[Level, str], None],
+        look: Callable[[Client], None],
+    ) -> None:
+        """Hold it open until `leave`, or until it breaks; `look` sees it first."""
         try:
             async with open_one(source) as self.client:
+                look(self.client)
                 self._opened.set()
                 await self._left.wait()
         except Exception as error:
@@ -76,7 +84,10 @@ class Cluster:
         nursery: trio.Nursery,
         report: Callable[[Level, str], None],
         open_one: OpenClient = open_client,
+        topics: Sequence[Topic] = (),
     ) -> None:
+        self.wrong: dict[str, str] = {}  # topics that name partitions which it does not have, and how
+        self._topics = topics
         self._source = source
         self._open = open_one
         self._nursery = nursery
@@ -97,8 +108,23 @@ class Cluster:
 
     def _new(self) -> _Held:
         held = _Held()
-        self._nursery.start_soon(held.run, self._open, self._source, self._report)
+        self._nursery.start_soon(held.run, self._open, self._source, self._report, self._look)
         return held
+
+    def _look(self, client: Client) -> None:
+        """Compare its partitions with those of the topics; what is wrong is told once, in the log."""
+        before, self.wrong = self.wrong, {}
+        for topic in self._topics:
+            missing = [one for one in topic.partitions if one >= client.num_partitions]
+            if not missing:
+                continue
+            ids = f"{min(missing)}" if len(missing) == 1 else f"{len(missing)} from {min(missing)} to {max(missing)}"
+            self.wrong[topic.name] = (
+                f"gateway.topics names partitions that the cluster {self._source} does not have ({ids}): it has "
+                f"{client.num_partitions}, 0 to {client.num_partitions - 1}"
+            )
+            if self.wrong[topic.name] != before.get(topic.name):
+                self._report(Level.WARNING, f"topic {topic.name}: {self.wrong[topic.name]}")
 
     @asynccontextmanager
     async def reader(self, partition: int) -> AsyncIterator[Client]:

@@ -98,16 +98,19 @@ class Gateway:
         self._report = report
         self._parser = trio.CapacityLimiter(1)
         self._door = Door(settings.rules, settings.origins)
-        self._clusters = {source: Cluster(source, nursery, report, open_one) for source in settings.topics.clusters}
+        topics = [topic for name in settings.topics.names if (topic := settings.topics.topic(name)) is not None]
+        self._clusters = {
+            source: Cluster(source, nursery, report, open_one, [topic for topic in topics if topic.cluster == source])
+            for source in settings.topics.clusters
+        }
         quotas = Quotas(settings.quotas)
         self._appends = Appends(nursery, quotas, report, timeout=settings.request_timeout, window=settings.key_window)
-
-        self.vitals = Vitals(self._asked(settings), self._fanouts.values, quotas)
-
-    def _asked(self, settings: GatewaySettings) -> dict[str, tuple[Cluster, int]]:
-        """Each cluster with a partition of it that is some topic's."""
-        topics = [topic for name in settings.topics.names if (topic := settings.topics.topic(name)) is not None]
-        return {topic.cluster: (self._clusters[topic.cluster], topic.partitions[0]) for topic in topics}
+        # Each cluster is asked for a partition of some topic: the one that it has if it has any of them.
+        asked = {
+            source: (cluster, min(min(topic.partitions) for topic in topics if topic.cluster == source))
+            for source, cluster in self._clusters.items()
+        }
+        self.vitals = Vitals(asked, self._fanouts.values, quotas)
 
     def admit(self, request: Request) -> Response | str:
         """Whose request it is, if it may bring its body; the answer to one that may not."""

@@ -7,7 +7,7 @@ from typing import Final
 
 import trio
 
-from waltz_core.base.errors import WaltzError
+from waltz_core.base.errors import PartitionNotFoundError, WaltzError
 from waltz_core.gateway.quotas import Quotas
 from waltz_trio.base.metrics import Registry
 from waltz_trio.gateway.clusters import Cluster
@@ -61,17 +61,21 @@ class Vitals:
                 try:
                     await cluster.committed_mark(partition)
                     trouble = ""
+                except PartitionNotFoundError:
+                    trouble = ""  # it answers; which topics are wrong it knows from the partitions that there are
                 except Exception as error:  # of any type: other clusters are served, and watched, all the same
                     trouble = str(error) if isinstance(error, WaltzError) else repr(error)
             self._troubles[source] = trouble
             await trio.sleep(_EVERY)
 
     def health(self) -> tuple[bool, dict[str, object]]:
-        """Healthy while every cluster answers; with the reason of each that does not."""
-        away = {source: trouble for source, trouble in self._troubles.items() if trouble}
+        """Healthy while every cluster answers and has the partitions of its topics; else with the reasons."""
+        reasons = {source: trouble for source, trouble in self._troubles.items() if trouble}
+        for cluster, _ in self._clusters.values():
+            reasons |= {f"topic {name}": wrong for name, wrong in cluster.wrong.items()}
         state = {
-            "healthy": not away,
+            "healthy": not reasons,
             "clusters": {source: not trouble for source, trouble in self._troubles.items()},
-            "reasons": away,
+            "reasons": reasons,
         }
-        return not away, {"gateway-health-check": state}
+        return not reasons, {"gateway-health-check": state}

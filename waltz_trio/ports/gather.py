@@ -310,15 +310,20 @@ async def _replica(client: AdminClient, partition_id: int, available: bool) -> R
 
 async def _gateway(address: str, seen: list[GatewayView], node_max: float) -> None:
     away: dict[str, str] = {}
+    topics: dict[str, str] = {}
 
     async def ask(stack: AsyncExitStack) -> None:
         answer = (await health_of(parse_endpoint(address))).get("gateway-health-check")
-        reasons = answer.get("reasons") if isinstance(answer, dict) else None
+        reasons, clusters = (
+            (answer.get("reasons"), answer.get("clusters")) if isinstance(answer, dict) else (None, None)
+        )
         if not isinstance(reasons, dict):
             raise PortError(f"{address} is not the health of a gateway: expected the port gateway.healthPort")
-        away.update({str(source): str(reason) for source, reason in reasons.items()})
+        for what, reason in reasons.items():
+            of_topic = isinstance(clusters, dict) and what not in clusters
+            (topics if of_topic else away)[str(what)] = str(reason)
 
-    seen.append(GatewayView(address, await _limited(node_max, ask), away))
+    seen.append(GatewayView(address, await _limited(node_max, ask), away, topics))
 
 
 async def _certificate(tool: Tool, endpoint: Endpoint, certificates: list[CertificateView], node_max: float) -> None:
