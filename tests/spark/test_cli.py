@@ -199,6 +199,19 @@ def test_a_segment_without_room_is_refused_and_nothing_is_restored(
     assert not target.exists()
 
 
+@pytest.mark.parametrize("command", ["archive --directory {log}", "restore --archive {archive}"])
+def test_nothing_is_written_to_a_place_without_a_name(
+    command: str, log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = str(tmp_path / "archive")
+    main(["spark", "archive", "--directory", str(log), "--to", archive, "--jobs", "1"])
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["spark", *command.format(log=log, archive=archive).split(), "--to", ""]) == 2
+    assert "--to: expected the name of a directory, found nothing" in capsys.readouterr().err
+    assert not list((tmp_path / "here").iterdir())
+
+
 @pytest.mark.parametrize("command", ["scan", "archive --to A", "report"])
 def test_no_command_passes_over_partitions_that_there_are_not(
     command: str, log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

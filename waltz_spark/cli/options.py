@@ -165,6 +165,12 @@ def parser_of(description: str | None, actions: Mapping[str, Action]) -> Parser:
 Commands = argparse._SubParsersAction  # the type of what `add_subparsers` returns has no public name
 
 
+def _place(text: str) -> str:
+    if not text:  # as of a variable of the shell that is not set: it would be the working directory
+        raise argparse.ArgumentTypeError("expected the name of a directory, found nothing")
+    return text
+
+
 def _command(commands: Commands[Parser], name: str, run: Action, meaning: str, examples: str, more: str = "") -> Parser:
     first, *others = (f"waltz spark {name} {line}" for line in examples.splitlines())
     parser = commands.add_parser(
@@ -195,7 +201,9 @@ def _archive(commands: Commands[Parser], name: str, run: Action) -> None:
     examples = "-c tools.yml --to s3://vault/ledger\n--directory /data/waltz/storage-0 --to /vault/ledger --dry-run"
     parser = _command(commands, name, run, "add what is new to an archive of Parquet files", examples)
     log_parser(parser)
-    parser.add_argument("--to", required=True, metavar="ARCHIVE", help="directory or URI (s3://bucket/prefix)")
+    parser.add_argument(
+        "--to", type=_place, required=True, metavar="ARCHIVE", help="directory or URI (s3://bucket/prefix)"
+    )
     parser.add_argument(
         "--range", type=whole_number(1), default=RANGE_COUNT, metavar="N", help="ids per file (%(default)s)"
     )
@@ -259,7 +267,7 @@ def _restore(commands: Commands[Parser], name: str, run: Action) -> None:
     parser = _command(commands, name, run, "make a storage directory from an archive", examples)
     parser.add_argument("--archive", metavar="ARCHIVE", help="directory or URI (s3://bucket/prefix)")
     _add_place(parser)
-    parser.add_argument("--to", required=True, metavar="DIRECTORY", help="must be empty or absent")
+    parser.add_argument("--to", type=_place, required=True, metavar="DIRECTORY", help="must be empty or absent")
     parser.add_argument("--partitions", metavar="P", help="which ones, such as 0-3,7 (all)")
     text = "if the archive does not tell (%(default)s)"
     size = whole_number(THRESHOLD_MIN)
