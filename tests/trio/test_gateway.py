@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,7 @@ class Events:
 
 @asynccontextmanager
 async def gateway(
-    cluster_url: str, more_topics: Sequence[dict[str, object]] = (), **keys: object
+    cluster_url: str, more_topics: Sequence[Mapping[str, object]] = (), /, **keys: object
 ) -> AsyncIterator[Desk]:
     complaints: list[str] = []
     gave_up = trio.Event()

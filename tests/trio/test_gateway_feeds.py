@@ -256,7 +256,7 @@ async def test_a_topic_with_partitions_that_there_are_not_is_named_and_the_other
         vitals = desk.gateway.vitals
         nursery.start_soon(vitals.run)
         with trio.fail_after(PATIENCE):
-            while len(vitals.health()[1]["gateway-health-check"]["reasons"]) != 2:  # type: ignore[index, call-overload]
+            while len(vitals.health()[1]["gateway-health-check"]["reasons"]) != 2:  # type: ignore[index]
                 await trio.lowlevel.checkpoint()
         assert vitals.health() == (
             False,
