@@ -30,13 +30,20 @@ pytestmark = pytest.mark.processes
 TOP = ["-m", "waltz_trio.cli.main", "top"]
 
 
+def _heard() -> None:
+    """In the child: the tests may run under `nohup`."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Terminal:
     """A terminal of 30 lines with a program in it."""
 
     def __init__(self, *words: str, columns: int = 110) -> None:
         self._screen = pyte.Screen(columns, 30)
         self._stream = pyte.ByteStream(self._screen)
-        self.child = pexpect.spawn(sys.executable, [*TOP, *words], dimensions=(30, columns), timeout=60)
+        self.child = pexpect.spawn(
+            sys.executable, [*TOP, *words], dimensions=(30, columns), timeout=60, preexec_fn=_heard
+        )
 
     def shows(self, what: str, times: int = 1) -> str:
         """Wait until lines hold a text so many times; returns the whole screen."""

@@ -1490,6 +1490,8 @@ SKIN: tuple[Mutant, ...] = (
         "    failed=UNKNOWN,\n",
         "    failed=FAILED,\n",
         ("tests/processes/test_restart_plan.py",),
+    ),
+    Mutant(
         "an archive is planned with files of no ids",
         "waltz_spark.archive.archive",
         '    check_number("range_count", range_count, 1)\n',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -14,6 +14,14 @@ import trio.testing
 from waltz_trio.cli.audit import audited
 from waltz_trio.cli.help import Parser, run
 from waltz_trio.cli.interruption import advising, interruptible
+
+
+@pytest.fixture(autouse=True)
+def hangup() -> Iterator[None]:
+    """SIGHUP does what it does by default, also where the tests run under `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def run_of(work: Callable[[], int]) -> int:
