@@ -34,6 +34,7 @@ PACKAGES = (
 FRONTS = ("waltz_trio", "waltz_sync", "waltz_asyncio", "waltz_dcb", "waltz_testing")
 # These, too.
 _API = {
+    "_Counter.subtract",  # as of the Counter that it stands for
     "ApplicationStatus.at_work",
     "ApplicationStatus.view_down",
     "Bootstrap.cut",

@@ -158,7 +158,7 @@ class MySqlSession:
                 raise ConfigError(f"the server does not accept this view: {error}") from error
             raise
         # PyMySQL looks up exact types, and takes any other for a text: that of a receipt is not its number.
-        self._connection.encoders.setdefault(Receipt, lambda receipt, mapping=None: str(int(receipt)))
+        self._connection.encoders.setdefault(Receipt, lambda receipt, _=None: str(int(receipt)))
         self._reads = self._connection.reads = reads
         self._usable = True
         level = "REPEATABLE READ" if reads else "READ COMMITTED"
