@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -478,7 +479,7 @@ async def test_what_the_disk_of_an_ended_storage_node_has_not_done_is_told(tmp_p
         with trio.fail_after(60):
             while not node._machine.awaited():
                 await trio.testing.wait_all_tasks_blocked()
-        cluster._options.patience = 0.1  # type: ignore[misc]
+        cluster._options = attrs.evolve(cluster._options, patience=0.1)
         await cluster.stop_storage(2)
     assert told == ["the disk has not done yet what 1 requests wait for: append of partition 0"]
 
