@@ -176,7 +176,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         Raises:
             KeyReusedError: a transaction carries `key` for another request.
             ValueError: the append of a submit with a key does not carry it, or the view remembers no keys.
-            RetriesExhaustedError: `retry` allows no further attempt; the cause is the last failure.
+            RetriesExhaustedError: `retry` allows no further attempt, or the server refuses for good; the cause tells.
             ClientAheadError: the log is behind this client.
             ViewRegressedError: the stored mark of the view went back.
             StateReadOnlyError: `decide` tried to change the state.

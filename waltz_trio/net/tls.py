@@ -335,11 +335,11 @@ def _refuse_other(settings: TlsSettings, certificate: bytes, key: bytes) -> None
     """OpenSSL says of a file that holds something else that certificate and key do not fit together."""
     at_certificate, at_key = f"{settings.prefix}certificate: {settings.certificate}", f"{settings.prefix}key"
     if b" CERTIFICATE-----" not in certificate:
-        raise ConfigError(f"{at_certificate} holds no certificate in the form of PEM")
+        raise ConfigError(f"{at_certificate} holds no certificate in PEM format")
     if b" PRIVATE KEY-----" not in key:
         if settings.key is None:
-            raise ConfigError(f"{at_certificate} holds no private key in the form of PEM, and {at_key} is not set")
-        raise ConfigError(f"{at_key}: {settings.key} holds no private key in the form of PEM")
+            raise ConfigError(f"{at_certificate} holds no private key in PEM format, and {at_key} is not set")
+        raise ConfigError(f"{at_key}: {settings.key} holds no private key in PEM format")
 
 
 def _kind(data: bytes, path: str, key: str) -> str:
