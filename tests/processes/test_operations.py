@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import configparser
+import fnmatch
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,13 @@ import waltz_trio as waltz
 from tests.docs.blocks import blocks_of
 from tests.processes.cluster import DEVELOPMENT, ROOT, Child, poll
 from tests.processes.zookeeper import ZooKeeperServer
-from waltz_trio.cli.main import main
+from waltz_trio.cli.main import NOUNS, main
 from waltz_trio.config.config import Config
 from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.net.ports import HeldPorts
 from waltz_trio.net.tls import local_names
+from waltz_trio.node.server_settings import server_settings
+from waltz_trio.node.storage_settings import storage_settings
 
 DIRECTORY = ROOT / "docs" / "operations"
 
@@ -41,10 +45,16 @@ def configurations() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", configurations())
-def test_the_configurations_hold_known_keys_only(name: str) -> None:
+async def test_a_process_takes_the_configurations(name: str) -> None:
     config = Config.parse(configurations()[name], name)
     assert config.unknown() == ()
     assert config.text("cluster.root") == "/waltz"
+    kind = name.partition("/")[2].removesuffix(".yml")
+    if kind == "tools":
+        assert config.text("zookeeper.connectString")
+    else:
+        settings = {"storage": storage_settings, "server": server_settings}[kind]
+        assert settings(config, pytest.fail).node.root == "/waltz"
 
 
 def test_the_manifests_fit_together() -> None:
@@ -78,22 +88,47 @@ def checked(*command: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+ALONE = """
+import sys
+root, here, *commands = sys.argv[1:]
+sys.path[:] = [here, *(path for path in sys.path if path not in ("", root))]
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]
+import waltz_trio.cli.main
+failed = [command for command in commands if waltz_trio.cli.main.main(command.split()) != 0]
+own = [module for name, module in sys.modules.items() if name.startswith("waltz_") and "." not in name]
+strangers = [module for module in own if not str(module.__file__).startswith(here)]
+sys.exit(f"not of the image: {strangers}, failed: {failed}" if strangers or failed else 0)
+"""
+"""Runs commands of the packages in one directory, as if this project were not installed beside it."""
+
+
 def test_what_is_copied_into_the_image_is_enough_to_run(tmp_path: Path) -> None:
-    for names, target in re.findall(r"^COPY (.+) (\S+)$", text_of("Dockerfile"), re.MULTILINE):
+    for names, target in re.findall(r"^COPY ([^-].*) (\S+)$", text_of("Dockerfile"), re.MULTILINE):
         for name in names.split():
             to = tmp_path / target / name if target == "./" else tmp_path / target
             (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, to)
-    script = "import sys, waltz_trio.cli.main as m; assert m.__file__.startswith(sys.argv[1]); m.main(sys.argv[2:])"
-    for command in (("--help",), ("storage", "--help"), ("server", "--help"), ("zookeeper", "--help")):
-        done = subprocess.run(
-            [sys.executable, "-c", script, tmp_path, *command],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.stdout, done.stderr
-        assert "Error" not in done.stderr, done.stderr
+    commands = ["--version", *(f"{noun} --help" for noun in NOUNS)]
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, ROOT, tmp_path, *commands],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "loops over transactions" in done.stdout
+    assert done.stdout.count("usage: waltz ") == len(NOUNS)
+
+
+def test_every_package_of_the_distribution_is_in_the_image() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    wanted = {name for name in packages if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)}
+    copied = set(re.findall(r"^COPY (\w+) \1$", text_of("Dockerfile"), re.MULTILINE))
+    assert copied == wanted
+    files = {"setup.py", "pyproject.toml", project["project"]["readme"]}
+    assert files <= set(re.findall(r"^COPY (.+) \./$", text_of("Dockerfile"), re.MULTILINE)[0].split())
 
 
 def test_the_composition_names_services_and_files_that_exist() -> None:
