@@ -271,7 +271,7 @@ def _conflict(refused: Refused) -> Problem:
     return Problem(
         409,
         "lock-conflict",
-        f"{which} was taken behind the mark, up to transaction {refused.blocking_id}: read up to there and decide anew",
+        f"{which} was taken after the mark, up to transaction {refused.blocking_id}: read up to there and decide anew",
         Outcome.REFUSED,
         more=(("blockingId", refused.blocking_id),),
     )

@@ -10,7 +10,7 @@ CLIENT = (
         "client.autoMount",
         Kind.BOOL,
         Use.CLIENT,
-        "mount every partition at the start",
+        "accepted and ignored: partitions are mounted on first use",
         default=True,
     ),
     Key(
