@@ -1548,4 +1548,25 @@ SKIN: tuple[Mutant, ...] = (
         "if self.wrong[topic.name]:",
         ("tests/trio/test_gateway_feeds.py",),
     ),
+    Mutant(
+        "a key that cannot be searched for is told as refused",
+        "waltz_trio.gateway.appends",
+        "                    run.searching = True\n",
+        "",
+        ("tests/trio/test_gateway.py",),
+    ),
+    Mutant(
+        "a gateway keeps the mark that a log had before it was restored",
+        "waltz_trio.gateway.clusters",
+        "        self._known[partition] = mark  #",
+        "        self.learn(partition, mark)  #",
+        ("tests/trio/test_gateway.py",),
+    ),
+    Mutant(
+        "a gateway sends a lost append again without a look at the mark",
+        "gateway.keyed",
+        "        if self._base is None:\n            return self._again(why)\n",
+        "        if self._base is None or why:\n            return self._again(why)\n",
+        ("tests/unit/gateway/test_keyed.py",),
+    ),
 )

@@ -35,7 +35,7 @@ from waltz_core.access.port_turns import PIECE, STREAM
 from waltz_core.base.errors import ConfigError
 from waltz_core.gateway import calls, json_text
 from waltz_core.gateway.door import token_hash
-from waltz_core.gateway.keyed import Done
+from waltz_core.gateway.keyed import Done, Key
 from waltz_core.gateway.problems import Outcome, Problem
 from waltz_core.gateway.quotas import Limits, Quotas
 from waltz_core.gateway.topics import Place, Topic
@@ -705,6 +705,66 @@ async def test_an_append_that_was_given_up_before_it_left_never_leaves(cluster: 
         there.set()
         for number in range(2):
             assert await patient.append("me", an_append(b"again"), clients) == Done(number, repeated=False)
+        nursery.cancel_scope.cancel()
+
+
+class Freed:
+    """A client of a log whose low part is freed: a lock was taken, and the key cannot be searched for."""
+
+    num_partitions = 1
+
+    def __init__(self) -> None:
+        self.patient = False
+
+    async def send(self, *args: object, **options: object) -> Freed:
+        return self
+
+    async def outcome(self) -> int:
+        raise waltz.LockConflictError(0, 3)
+
+    async def committed_mark(self, partition: int) -> int:
+        return 9
+
+    @property
+    def _by_ids(self) -> Freed:
+        return self
+
+    async def piece(self, partition: int, first: int, last: int) -> list[waltz.Transaction]:
+        if self.patient:
+            await trio.sleep_forever()
+        raise waltz.BeforeStartError(partition, "the log begins at 7")
+
+
+async def test_a_key_whose_part_of_the_log_cannot_be_searched_may_be_in_it() -> None:
+    """An earlier attempt may have committed there: who was told that it is refused would send it under another key."""
+    freed = Freed()
+
+    @asynccontextmanager
+    async def open_one(source: str) -> AsyncIterator[Any]:
+        yield freed
+
+    async with trio.open_nursery() as nursery:
+        clients = Cluster("a cluster", nursery, lambda level, text: None, open_one)
+        call = attrs.evolve(an_append(b'{"k":"2:x"}'), key=Key("2:x", 2))
+        found: list[tuple[int, Outcome | None]] = []
+        for freed.patient, timeout in ((False, PATIENCE), (True, 0.05)):
+            appends = Appends(nursery, Quotas(Limits()), lambda level, text: None, timeout=timeout, window=100)
+            problem = await appends.append("me", call, clients)
+            assert isinstance(problem, Problem)
+            found.append((problem.status, problem.outcome))
+        assert found == [(410, Outcome.UNKNOWN), (504, Outcome.UNKNOWN)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_cluster_that_was_restored_has_the_mark_that_it_says() -> None:
+    @asynccontextmanager
+    async def open_one(source: str) -> AsyncIterator[Any]:
+        yield Freed()
+
+    async with trio.open_nursery() as nursery:
+        clients = Cluster("a cluster", nursery, lambda level, text: None, open_one)
+        clients.learn(0, 1000)
+        assert await clients.committed_mark(0) == 9 == clients.known_mark(0)
         nursery.cancel_scope.cancel()
 
 

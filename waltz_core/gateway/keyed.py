@@ -11,13 +11,14 @@ All attempts of one key then have one MARK by definition, whichever gateway carr
   search of (MARK, B], no transaction in (MARK, X) carries the key. So of all attempts one commits at most.
 
     begin ──► AskMark ──► LookUp (MARK, base] ──► Send ──► committed                              ──► done
-                 ▲                                 ▲  └──► lost: it is not in the log             ──► Send again
+                 ▲                                 ▲  └──► lost: it is not in the log  ──► AskMark ──► Send again
                  │                                 │  └──► refused: a lock was taken up to Y
                  │                                 │          └──► LookUp (base, mark ≥ Y] ──► found: done
                  │                                 └── only the key's lock could be it ◄───┴──► refused for good
                  └ unless the marks are known to be committed
 
-A mark that is not committed yet would switch the locks off, so marks are held against the log's own before all else.
+A mark that is not committed yet would switch the locks off, so marks are held against the log's own before all else,
+and again where an append was lost: what the gateway knew may be of a log that was restored since.
 The refusal of a key's lock alone, without a transaction that carries the key, is one of chance: another lock shares its
 place in the server's table, or the table is younger than the key. The search has shown that, and the next attempt is
 based on where it ended.
@@ -161,7 +162,7 @@ Effect: TypeAlias = AskMark | LookUp | Send | Done | Problem
 class AppendMachine:
     """One append, with a key or without: each event has one effect, the last one is Done or Problem."""
 
-    __slots__ = ("_attempts", "_base", "_key", "_locked", "_mark", "_refused", "_searched", "_window")
+    __slots__ = ("_attempts", "_base", "_key", "_locked", "_lost", "_mark", "_refused", "_searched", "_window")
 
     def __init__(self, key: Key | None, mark: int | None, *, locked: bool, window: int) -> None:
         """Prepare.
@@ -183,6 +184,7 @@ class AppendMachine:
         self._searched = -1 if key is None else key.mark  # up to here no transaction behind MARK carries the key
         self._attempts = 0
         self._refused: Refused | None = None
+        self._lost = ""  # why the last attempt is not in the log, while the mark is asked for
 
     def step(self, event: Event) -> Effect:
         """What is to be done next."""
@@ -201,7 +203,7 @@ class AppendMachine:
             case Refused():
                 return self._on_refused(event)
             case Lost(why):
-                return self._again(f"the append is not in the log ({why})")
+                return self._on_lost(f"the append is not in the log ({why})")
             case _:
                 assert_never(event)
 
@@ -209,7 +211,7 @@ class AppendMachine:
         if self._refused is None:
             assert self._base is not None
             if self._base <= mark:
-                return self._search_or_send()
+                return self._again(self._lost) if self._lost else self._search_or_send()
             return Problem(
                 409,
                 "mark-ahead",
@@ -255,7 +257,14 @@ class AppendMachine:
         self._refused = event
         return AskMark()
 
+    def _on_lost(self, why: str) -> Effect:
+        if self._base is None:
+            return self._again(why)
+        self._lost = why
+        return AskMark()
+
     def _again(self, why: str) -> Effect:
+        self._lost = ""
         if self._attempts < ATTEMPTS_MAX:
             return self._send()
         return Problem(503, "not-committed", f"{why}; it is safe to send it again", Outcome.REFUSED, retry_after=1)

@@ -39,10 +39,16 @@ class _Run:
         self.call = call
         self.cluster = cluster
         self.sent = False  # something has left whose outcome was not heard
+        self.searching = False  # whether an earlier attempt of its key is in the log
         self.given_up = False  # nobody waits any more
         self.result: Done | Problem | None = None
         self.ended = trio.Event()
         self.scope = trio.CancelScope()
+
+    @property
+    def outcome(self) -> Outcome:
+        """What is known where it ends without a result."""
+        return Outcome.UNKNOWN if self.sent or self.searching else Outcome.REFUSED
 
 
 class Appends:
@@ -80,14 +86,14 @@ class Appends:
                 run.scope.cancel()  # so that it never leaves
         if run.result is not None:
             return run.result
-        return replies.too_slow(Outcome.UNKNOWN if run.sent else Outcome.REFUSED, self._timeout)
+        return replies.too_slow(run.outcome, self._timeout)
 
     async def _carry(self, run: _Run, who: str, size: int) -> None:
         try:
             with run.scope:
                 run.result = await self._result(run)
         except Exception as error:
-            run.result = replies.problem_of(error, Outcome.UNKNOWN if run.sent else Outcome.REFUSED)
+            run.result = replies.problem_of(error, run.outcome)
             if run.result.status == 500:
                 self._report(Level.ERROR, f"an append to {run.call.place.topic.name} failed: {error!r}")
         finally:
@@ -104,7 +110,9 @@ class Appends:
                 case AskMark():
                     event = MarkAnswered(await cluster.committed_mark(partition))
                 case LookUp(first, last):
+                    run.searching = True
                     event = Searched(await self._search(run, first, last))
+                    run.searching = False
                 case Send(based_on):
                     if run.given_up:
                         return None

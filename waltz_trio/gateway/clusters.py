@@ -183,7 +183,7 @@ class Cluster:
     async def committed_mark(self, partition: int) -> int:
         """Ask for it; errors as `client`."""
         mark = await (await self.client()).committed_mark(partition)
-        self.learn(partition, mark)
+        self._known[partition] = mark  # a lower one, too: the cluster may have been restored
         return mark
 
     def known_mark(self, partition: int) -> int:

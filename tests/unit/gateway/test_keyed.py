@@ -98,6 +98,32 @@ def test_a_mark_that_is_not_known_to_be_committed_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("key", [None, KEY])
+def test_a_mark_that_the_log_had_before_it_was_restored_is_ahead(key: Key | None) -> None:
+    it = machine(key, 6)
+    effect = it.step(Begun(9))
+    if effect == LookUp(5, 6):
+        effect = it.step(Searched(None))
+    assert effect == Send(6)
+    assert it.step(Lost("its mark is beyond the end of the log")) == AskMark()
+    problem = it.step(MarkAnswered(2))
+    assert isinstance(problem, Problem)
+    assert (problem.code, problem.outcome, problem.more) == ("mark-ahead", Outcome.REFUSED, (("mark", 2),))
+
+
+def test_with_a_mark_it_is_not_sent_for_ever_either() -> None:
+    it = machine(None, 6)
+    assert it.step(Begun(6)) == Send(6)
+    for _ in range(ATTEMPTS_MAX - 1):
+        assert it.step(Lost("the server went away")) == AskMark()
+        assert it.step(MarkAnswered(6)) == Send(6)
+    assert it.step(Lost("the server went away")) == AskMark()
+    problem = it.step(MarkAnswered(6))
+    assert isinstance(problem, Problem)
+    assert (problem.code, problem.outcome) == ("not-committed", Outcome.REFUSED)
+    assert "the server went away" in problem.detail
+
+
+@pytest.mark.parametrize("key", [None, KEY])
 def test_a_mark_ahead_of_the_log_would_switch_locks_off(key: Key | None) -> None:
     it = machine(key, 6)
     assert it.step(Begun(-1)) == AskMark()

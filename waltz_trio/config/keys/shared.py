@@ -47,7 +47,7 @@ SHARED = (
         "zookeeper.sessionTimeout",
         Kind.INT,
         Use.ALL,
-        "session time-out asked for; of a server it is how long its partitions wait once its host or its network is lost "
+        "session time-out asked for; of a server it is how long its partitions wait once its host or network is lost "
         "(10000 is usual), as shorter ones are lost in a pause of a busy machine; tools default to 30000",
         required=True,
         unit="ms",
