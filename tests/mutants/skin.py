@@ -1549,6 +1549,28 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_gateway_feeds.py",),
     ),
     Mutant(
+        "a replica that cannot read its own record ends the recovery",
+        "store.session",
+        "        if refusal.fence is not None:\n            self._lose(now, self._links[read.source], refusal.reason)\n",
+        "        if read.source == read.target or refusal.fence is not None:\n"
+        "            self._lose(now, self._links[read.source], refusal.reason)\n",
+        ("tests/unit/store/test_session.py",),
+    ),
+    Mutant(
+        "a replica that cannot read its own record is asked for it without a pause",
+        "store.levelling",
+        "    if member.replica in member.denied:\n        _report_blocked(member, member.mark, out)\n        return\n",
+        "",
+        ("tests/unit/store/test_recovery_defects.py",),
+    ),
+    Mutant(
+        "who arrives behind the decision is not copied to above the mark of an aborted session",
+        "store.members",
+        "        if self.resolved is not None or not self.states",
+        "        if not self.states",
+        ("tests/unit/store/test_recovery_set_back.py",),
+    ),
+    Mutant(
         "a key that cannot be searched for is told as refused",
         "waltz_trio.gateway.appends",
         "                    run.searching = True\n",

@@ -235,7 +235,10 @@ def _begin_comparing(member: Member, source: Member, transaction_id: int, out: l
 
 
 def _compare(at: Situation, member: Member, out: list[Effect]) -> None:
-    """Compare its last record with that of a member."""
+    """Compare its last record with that of a member, once it can read its own."""
+    if member.replica in member.denied:
+        _report_blocked(member, member.mark, out)
+        return
     ahead = [
         o
         for o in _sources(at, member)

@@ -205,8 +205,8 @@ class Situation:
         )
 
     def end(self, member: Member, mark: int) -> int:
-        """Up to where a replica that holds `mark` can hold the log: see `ended`."""
-        if not self.states or member.info is None:
+        """Up to where a replica that holds `mark` can hold the log: see `ended`. Once that is decided, it is."""
+        if self.resolved is not None or not self.states or member.info is None:
             return mark
         others = (other for other in self.members.values() if other.replica in self.states and other.proven < 0)
         infos = (other.info for other in others if other.info is not None)

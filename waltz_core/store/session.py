@@ -431,12 +431,13 @@ class StoreSession:
     def _on_not_copied(self, now: int, read: RecoveryRead | CatchUpRead, refusal: Refusal) -> None:
         """A damaged record costs neither its replica nor the session: it is read elsewhere.
 
-        A replica that cannot read its *own* record for a comparison is lost.
+        Where a replica cannot read its *own* record for a comparison, recovery does without that.
         """
-        if read.source == read.target or refusal.fence is not None:
+        if refusal.fence is not None:
             self._lose(now, self._links[read.source], refusal.reason)
             return
-        self._aside.add(read.source, read.first, refusal.reason)
+        if read.source != read.target:
+            self._aside.add(read.source, read.first, refusal.reason)
         if isinstance(read, CatchUpRead):
             self._open_followers.denied(read)
         else:

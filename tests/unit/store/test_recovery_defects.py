@@ -490,6 +490,9 @@ def test_a_suspect_that_was_let_in_is_still_a_witness_of_what_it_held(readable: 
         (read,) = [effect for effect in world.pending if getattr(effect, "target", "") == "e"]
         world.pending.remove(read)
         world.tell(rec.RecordsDenied("e", "e", 1))
+        assert [effect for effect in world.pending if getattr(effect, "target", "") == "e"] == [], "not again at once"
+        world.now += 10_000
+        world.tell(rec.Tick())
     world.settle(lambda effect: getattr(effect, "target", "") in ("b", "c"))
     assert writers(world, "e") == [5, 5]
     world.settle()

@@ -249,3 +249,19 @@ def test_the_mark_of_a_replica_that_is_not_named_ends_nothing() -> None:
         world.arrive(name)
     world.settle()
     assert world.recovery.resolved == 2
+
+
+def test_who_arrives_behind_the_decision_is_copied_to_whatever_it_was_marked_at() -> None:
+    """Session 5 decided 0 with a and b, and marked a alone. Without a, session 7 decides 1, as b and c hold that.
+
+    The states name three and four are assigned, of which d is away: without a no quorum is level.
+    """
+    world = _world(unnamed="d", a=(5, 0, [4]), b=(4, -1, [4]), c=(4, -1, [4, 4]), d=(-1, -1, []))
+    for name in "bc":
+        world.arrive(name)
+        world.settle()
+    assert world.recovery.resolved == 1
+    world.arrive("a")
+    world.settle()
+    assert world.opened
+    assert [len(world.storages[name].log) for name in "abc"] == [2, 2, 2]

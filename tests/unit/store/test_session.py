@@ -73,12 +73,12 @@ def states(*marks: tuple[str, int, int]) -> PartitionMetadata:
 class Desk:
     """The parent of a session of three replicas, which all took part in session 7 up to transaction 9."""
 
-    def __init__(self, config: SessionConfig | None = None) -> None:
+    def __init__(self, config: SessionConfig | None = None, metadata: PartitionMetadata | None = None) -> None:
         self.out: Outbox[StorageEffect] = Outbox()
         self.notes: Outbox[SessionNote] = Outbox()
         self.alarms: Alarms[SessionAlarm] = Alarms()
         self.now = 0
-        metadata = states(*((replica, 7, UNRESOLVED) for replica in (A, B, C)))
+        metadata = metadata or states(*((replica, 7, UNRESOLVED) for replica in (A, B, C)))
         self.session = StoreSession(
             PARTITION,
             SESSION,
@@ -344,6 +344,41 @@ def test_a_late_replica_is_copied_to_from_another_source_where_the_first_cannot_
     (write,), _ = desk.tell(again, messages.RecordListResponse(*COMMON, records))
     assert isinstance(write, StorageCall)
     assert (write.replica, write.message) == (C, messages.AppendRequest(*COMMON, records, False))
+
+
+@pytest.mark.parametrize("how", ["refused", "damaged", "no answer"])
+def test_a_replica_that_nobody_needs_and_that_cannot_read_its_own_record_holds_up_nobody(how: str) -> None:
+    """A session that the states do not know marked C at 4 and appended to it alone. To compare C, its own record is read."""
+    desk = Desk(metadata=states((A, 6, UNRESOLVED), (B, 6, UNRESOLVED), (C, 4, -1)))
+    for replica, info, end in ((C, (7, 4, 4), 12), (A, (6, 4, 4), 9), (B, (6, 4, 4), 9)):
+        (question,), _ = desk.tell(desk.up(replica), messages.LastSessionInfoResponse(*COMMON, SessionInfo(*info)))
+        assert isinstance(question, StorageCall)
+        desk.session.answered(desk.now, StorageAnswer(question.ticket, messages.MaxTransactionIdResponse(*COMMON, end)))
+    effects, _ = desk.flush()
+    calls = [effect for effect in effects if isinstance(effect, StorageCall)]
+    (read,) = [call for call in calls if call.replica == C]
+    assert read.message == messages.RecordListRequest(*COMMON, 9, 1)
+    if how == "refused":
+        effects, notes = desk.tell(read, refusal("damaged", FailureCode.CORRUPT, 9))
+    elif how == "damaged":
+        damaged = attrs.evolve(record_at(9), checksum=1)
+        effects, notes = desk.tell(read, messages.RecordListResponse(*COMMON, (damaged,)))
+    else:
+        desk.session.failed(desk.now, StorageFailed(read.ticket, "too late"))
+        effects, notes = desk.flush()
+    assert notes == []
+    assert [effect.message for effect in effects if isinstance(effect, StorageCall)] == [
+        messages.TruncateRequest(*COMMON, 4, False)
+    ]
+    for call in calls:
+        if call is not read:
+            (marking,), _ = desk.tell(call, messages.MaxTransactionIdResponse(*COMMON, 4))
+            assert isinstance(marking, StorageCall)
+            _, notes = desk.tell(marking, success())
+    (write,) = notes
+    assert isinstance(write, CasMetadata)
+    desk.session.cas_done(5)
+    assert SessionOpened(4, 2, (A, B)) in desk.flush()[1]
 
 
 # ---- the open session ------------------------------------------------------------------------------
