@@ -18,11 +18,13 @@ import waltz_trio as waltz
 from tests.trio.small_cluster import small_cluster
 from waltz_core.base.ids import ReqId
 from waltz_core.base.log import MARKER_HEADER
-from waltz_core.client.calls import Fetch, Forget
+from waltz_core.client.calls import Failed, Fetch, Forget, Reason
 from waltz_core.client.columns import NO_LOCKS, Columns
+from waltz_core.client.node import ClientNode
 from waltz_core.wire.client_messages import FeedData
 from waltz_trio.client import many
 from waltz_trio.client.connect import parse_url, read_config, run_client
+from waltz_trio.client.life import Life
 
 RAW = waltz.Append(b"raw")
 
@@ -313,6 +315,15 @@ async def test_a_lock_that_was_taken_is_a_conflict_once_the_blocking_transaction
         assert found.value.blocking_id == 0
         assert ("failed", 0, "lock") in watcher.told
         assert await client.append(0, waltz.Append(b"2", write=[("stock", 12)], read=[("x", 1)]), based_on=0) == 1
+
+
+@pytest.mark.parametrize("reason", [Reason.REFUSED, Reason.NOT_NOW, Reason.OTHER, Reason.OVERTAKEN, Reason.FLUSHED])
+def test_what_a_server_would_refuse_again_is_told_from_what_another_one_may_take(reason: Reason) -> None:
+    """A server that was succeeded and does not know it yet refuses the mark of its successor (OTHER)."""
+    node: ClientNode = None  # type: ignore[assignment]  # not asked
+    error = Life(node).error_of(Failed(0, object(), reason), NO_LOCKS)
+    assert isinstance(error, waltz.NotCommittedError)
+    assert error.refused is (reason is Reason.REFUSED)
 
 
 async def test_locks_without_a_state_they_could_refer_to_are_refused() -> None:

@@ -715,12 +715,15 @@ class Freed:
 
     def __init__(self) -> None:
         self.patient = False
+        self.sent = 0
+        self.verdict: Exception = waltz.LockConflictError(0, 3)
 
     async def send(self, *args: object, **options: object) -> Freed:
+        self.sent += 1
         return self
 
     async def outcome(self) -> int:
-        raise waltz.LockConflictError(0, 3)
+        raise self.verdict
 
     async def committed_mark(self, partition: int) -> int:
         return 9
@@ -753,6 +756,25 @@ async def test_a_key_whose_part_of_the_log_cannot_be_searched_may_be_in_it() -> 
             assert isinstance(problem, Problem)
             found.append((problem.status, problem.outcome))
         assert found == [(410, Outcome.UNKNOWN), (504, Outcome.UNKNOWN)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_the_cluster_refuses_for_good_is_sent_once_and_the_callers_fault() -> None:
+    freed = Freed()
+    freed.verdict = waltz.NotCommittedError(0, "the payload has 2000 bytes, 1000 are allowed", refused=True)
+
+    @asynccontextmanager
+    async def open_one(source: str) -> AsyncIterator[Any]:
+        yield freed
+
+    async with trio.open_nursery() as nursery:
+        clients = Cluster("a cluster", nursery, lambda level, text: None, open_one)
+        appends = Appends(nursery, Quotas(Limits()), lambda level, text: None, timeout=PATIENCE, window=100)
+        problem = await appends.append("me", an_append(b"x"), clients)
+        assert isinstance(problem, Problem)
+        assert (problem.status, problem.code, problem.outcome) == (422, "append-refused", Outcome.REFUSED)
+        assert "1000 are allowed" in problem.detail
+        assert freed.sent == 1
         nursery.cancel_scope.cancel()
 
 

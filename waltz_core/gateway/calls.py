@@ -371,7 +371,7 @@ def _lock(value: Any, kind: str) -> Lock:
 
 def _refuse_key_inside(field: str, payload: bytes) -> None:
     """An append without a key takes no lock on one: a record that carries it all the same would hide the key's own."""
-    if field.encode() not in payload and b"\\u" not in payload:  # how else a name may be written
+    if field.encode() not in payload and b"\\" not in payload:  # how else a name may be written
         return
     try:
         value = json_text.parse(payload)

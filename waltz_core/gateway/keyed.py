@@ -123,6 +123,7 @@ class Lost:
     """The append was judged lost: it is not in the log and never will be."""
 
     why: str
+    for_good: bool = False  # a server refuses it for what it is, and would again
 
 
 Event: TypeAlias = Begun | MarkAnswered | Searched | Committed | Refused | Lost
@@ -202,6 +203,8 @@ class AppendMachine:
                 return Done(transaction_id, repeated=False)
             case Refused():
                 return self._on_refused(event)
+            case Lost(why, for_good=True):
+                return Problem(422, "append-refused", f"the cluster refuses this append: {why}", Outcome.REFUSED)
             case Lost(why):
                 return self._on_lost(f"the append is not in the log ({why})")
             case _:

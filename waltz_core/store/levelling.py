@@ -149,9 +149,13 @@ def _copy_more(at: Situation, member: Member, out: list[Effect]) -> None:
 def on_denied(member: Member, source: str) -> None:
     """Damage in one record is no reason to do without the replica: another one may have it whole."""
     if member.asked == source and member.phase in (ReplicaPhase.COMPARING, ReplicaPhase.COPYING):
+        comparing = member.phase is ReplicaPhase.COMPARING
         member.asked = None
         member.phase = ReplicaPhase.IDLE
-        member.denied.add(source)
+        if comparing and member.unknown and source != member.replica:
+            member.differs[source] = member.compared  # what both hold before it is not cut for that
+        else:
+            member.denied.add(source)
 
 
 def on_read(at: Situation, member: Member, source: str, records: Sequence[Record], out: list[Effect]) -> bool:

@@ -172,7 +172,7 @@ class Life:
             case Reason.CLOSED:
                 return self.ended() or ClientClosedError("the client was closed: the outcome is unknown")
             case _:
-                refused = failed.reason in (Reason.REFUSED, Reason.OTHER)
+                refused = failed.reason is Reason.REFUSED
                 return NotCommittedError(failed.partition, failed.text or failed.reason.value, refused=refused)
 
     def settled_error(self, partition: int, phase: Phase | None) -> ClientError | None:

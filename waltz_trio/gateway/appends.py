@@ -134,7 +134,7 @@ class Appends:
         except LockConflictError as error:
             event = Refused(error.blocking_id, error.lock)
         except NotCommittedError as error:
-            event = Lost(error.reason)
+            event = Lost(error.reason, error.refused)
         run.sent = False
         return event
 

@@ -202,6 +202,12 @@ def test_a_key_that_is_only_in_the_payload_is_refused(body: dict[str, Any]) -> N
         append_of(AT, body)
 
 
+def test_a_name_of_the_key_may_be_written_in_any_way_that_json_has() -> None:
+    place = Place(Topic("ledger", "a.yml", (0,), "ledger/key"), 0, 0)
+    with pytest.raises(RequestError, match="ledger/key of the payload is an idempotency key"):
+        append_of(place, {"text": r'{"ledger\/key": "-1:o1"}'})
+
+
 @pytest.mark.parametrize(
     "body",
     [

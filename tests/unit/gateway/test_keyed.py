@@ -110,6 +110,15 @@ def test_a_mark_that_the_log_had_before_it_was_restored_is_ahead(key: Key | None
     assert (problem.code, problem.outcome, problem.more) == ("mark-ahead", Outcome.REFUSED, (("mark", 2),))
 
 
+def test_what_a_server_refuses_for_good_is_not_sent_again() -> None:
+    it = machine(None)
+    assert it.step(Begun(-1)) == Send(None)
+    problem = it.step(Lost("the payload has 2000 bytes, 1000 are allowed", for_good=True))
+    assert isinstance(problem, Problem)
+    assert (problem.status, problem.code, problem.outcome) == (422, "append-refused", Outcome.REFUSED)
+    assert "1000 are allowed" in problem.detail
+
+
 def test_with_a_mark_it_is_not_sent_for_ever_either() -> None:
     it = machine(None, 6)
     assert it.step(Begun(6)) == Send(6)

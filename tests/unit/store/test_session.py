@@ -348,7 +348,7 @@ def test_a_late_replica_is_copied_to_from_another_source_where_the_first_cannot_
 
 @pytest.mark.parametrize("how", ["refused", "damaged", "no answer"])
 def test_a_replica_that_nobody_needs_and_that_cannot_read_its_own_record_holds_up_nobody(how: str) -> None:
-    """A session that the states do not know marked C at 4 and appended to it alone. To compare C, its own record is read."""
+    """A session that the states do not know marked C at 4 and appended to it alone. It is compared, or could be."""
     desk = Desk(metadata=states((A, 6, UNRESOLVED), (B, 6, UNRESOLVED), (C, 4, -1)))
     for replica, info, end in ((C, (7, 4, 4), 12), (A, (6, 4, 4), 9), (B, (6, 4, 4), 9)):
         (question,), _ = desk.tell(desk.up(replica), messages.LastSessionInfoResponse(*COMMON, SessionInfo(*info)))
