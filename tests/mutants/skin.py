@@ -1619,4 +1619,18 @@ SKIN: tuple[Mutant, ...] = (
         "        if self._base is None or why:\n            return self._again(why)\n",
         ("tests/unit/gateway/test_keyed.py",),
     ),
+    Mutant(
+        "what a gauge does not know yet is a sample without a number",
+        "waltz_trio.base.metrics",
+        "if (value := _number(each)) is not None:  # what is not known yet has no sample",
+        "if (value := each) or True:",
+        ("tests/trio/test_metrics.py",),
+    ),
+    Mutant(
+        "an archive is behind by less than nothing before the log's end is known",
+        "server.snapshot",
+        "return max(0, mark + 1 - self.end)",
+        "return mark + 1 - self.end",
+        ("tests/unit/server/test_snapshot.py",),
+    ),
 )

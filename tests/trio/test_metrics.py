@@ -179,6 +179,17 @@ def test_an_object_becomes_a_label_where_the_gauge_names_one() -> None:
     assert registry.read()["gauges"] == {"waltz-server.partition-3.replica-lag": {"value": lags}}
 
 
+def test_what_is_not_known_yet_has_no_sample() -> None:
+    registry = Registry(Clock())
+    ages: dict[str, int | None] = {"0": 40, "1": None}
+    registry.gauge("waltz-proxy.age-ms", lambda: ages, label="partition")
+    assert registry.prometheus().splitlines() == [
+        "# TYPE waltz_proxy_age_ms gauge",
+        'waltz_proxy_age_ms{partition="0"} 40',
+    ]
+    assert registry.read()["gauges"] == {"waltz-proxy.age-ms": {"value": ages}}
+
+
 async def test_readings_of_the_same_second_share_one_text() -> None:
     now, texts = 0.0, 0
     registry = Registry(lambda: now)

@@ -38,6 +38,10 @@ class ArchiveSnapshot:
     first: int | None = None  # id that the archive holds; None: it was not asked yet
     files_due: int = 0  # whole files that the records would fill that are not archived
 
+    def lag(self, mark: int) -> int:
+        """Committed records, up to `mark`, that are not archived; none before the mark is known."""
+        return max(0, mark + 1 - self.end)
+
 
 @record
 class PartitionSnapshot:
@@ -235,7 +239,7 @@ def _response_statistics(number: int, response_times: Iterable[tuple[int, int]])
 
 def _archive_statistics(number: int, mark: int, archive: ArchiveSnapshot) -> Iterator[Statistic]:
     yield Statistic("archived-up-to", number, archive.end - 1)
-    yield Statistic("archive-lag", number, max(0, mark + 1 - archive.end))
+    yield Statistic("archive-lag", number, archive.lag(mark))
     yield Statistic("archive-files-due", number, archive.files_due)
     yield Statistic("archive-trouble", number, bool(archive.trouble))
     if archive.trouble:

@@ -320,8 +320,9 @@ class Registry:
         for name, read in self._gauges.items():
             shown = _gauge(read).get("value")
             if name in self._labels and isinstance(shown, Mapping):
-                for key, number in shown.items():
-                    samples.gauge(name, number, {self._labels[name]: key})
+                for key, each in shown.items():
+                    if (value := _number(each)) is not None:  # what is not known yet has no sample
+                        samples.gauge(name, value, {self._labels[name]: key})
             elif (value := _number(shown)) is not None:
                 samples.gauge(name, value)
         for name, counter in self._counters.items():

@@ -232,6 +232,7 @@ class ProxyProcess(NodeProcess):
         gauge("upstream-connections", lambda seen: seen.upstream_connections)
         gauge("transactions-fetched", lambda seen: seen.fetched)
         gauge("cache-bytes", lambda seen: seen.cache_bytes)
+        gauge("healthy", lambda seen: {str(p.partition_id): int(not p.trouble) for p in seen.partitions}, "partition")
         gauge("age-ms", lambda seen: {str(p.partition_id): p.age_ms for p in seen.partitions}, "partition")
         gauge("high-water-mark", _marks, "partition")
         gauge("append-queue-size", lambda seen: {str(p.partition_id): p.queued for p in seen.partitions}, "partition")

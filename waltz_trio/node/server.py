@@ -318,7 +318,7 @@ class ServerProcess(NodeProcess):
         gauge("replica-lag", _by_replica, "replica")
         if self._parsed.machine.archiving is not None:
             gauge("archived-up-to", lambda found: found.archive.end - 1 if found.archive else None)
-            gauge("archive-lag", lambda found: found.high_water_mark + 1 - found.archive.end if found.archive else None)
+            gauge("archive-lag", lambda found: found.archive.lag(found.high_water_mark) if found.archive else None)
             gauge("log-start", lambda found: found.archive.log_start if found.archive else None)
             gauge("archive-status", lambda found: found.archive.status if found.archive else None)
             gauge("archive-trouble", lambda found: int(bool(found.archive.trouble)) if found.archive else None)

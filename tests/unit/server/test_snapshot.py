@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from waltz_core.base.ids import Endpoint
-from waltz_core.server.snapshot import RESPONSE_BOUNDS, PartitionSnapshot, ServerSnapshot, statistics_of
+from waltz_core.server.snapshot import (
+    RESPONSE_BOUNDS,
+    ArchiveSnapshot,
+    PartitionSnapshot,
+    ServerSnapshot,
+    statistics_of,
+)
 from waltz_core.wire.shared import Statistic
 
 
@@ -42,3 +48,8 @@ def test_figures_are_those_of_a_partition_or_of_all_and_begin_with_a_prefix() ->
     assert statistics_of(of, 2, ()) == ()
     assert statistics_of(of, 1, ("successful", "no")) == (Statistic("successful-append", 1, 1),)
     assert {each.name for each in statistics_of(of, -1, ("conn",))} == {"connections"}
+
+
+def test_nothing_is_behind_in_the_archive_before_a_partition_knows_where_its_log_ends() -> None:
+    archive = ArchiveSnapshot(0, 40, "", "", 40, 0)
+    assert [archive.lag(mark) for mark in (-(2**63), 20, 39, 45)] == [0, 0, 0, 6]
