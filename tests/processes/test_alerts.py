@@ -1,4 +1,4 @@
-"""The alerts and the dashboard, judged by Prometheus itself over series of a real scrape.
+"""The alerts and the dashboard, judged by Prometheus itself over series of a real scrape, and the page of all metrics.
 
 Each rule fires, and no other one, when what it is for is changed in the scrape of a healthy cluster, and none fires
 over the scrape as it is. What depends on how fast this machine is has a fixed value there.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ class Series:
 
 
 Scrape = list[Series]
+Pages = dict[str, str]
+"""Of each process what it serves."""
 
 
 def constant(value: str) -> str:
@@ -72,12 +74,14 @@ def panels() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def scrape(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperServer) -> Scrape:
-    """Every process of a cluster with proxy and gateway, at one moment."""
+def pages(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperServer) -> Pages:
+    """What every process of a cluster with proxy and gateway serves, at one moment."""
     wanted = {name for text in (*panels(), *(rule["expr"] for rule in rules())) for name in _names(text)}
+    wanted.add("waltz_server_client_lag")  # there once the proxy has mounted
     directory, where = tmp_path_factory.mktemp("scraped"), zookeeper.fresh_chroot()
     settings = {"server.trustProxies": True, "archive.location": str(directory / "vault")}
-    found: Scrape = []
+    settings["server.journal.mode"] = "async"
+    found: Pages = {}
     with running_cluster(directory, where, partitions=2, servers=1, settings=settings) as cluster:
         proxy, words = files_of_page(cluster, where)
         cluster.child("proxy", "-m", "waltz_trio.cli.main", *words)
@@ -85,16 +89,24 @@ def scrape(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperServer)
         cluster.start("proxy", "gateway")
 
         def whole() -> bool:
-            found.clear()
-            for name in cluster.addresses:
-                job = f"waltz-{name.partition('-')[0]}"
-                found.extend(scraped(job, name, cluster.get(name, "/metrics/prometheus") or ""))
-            return wanted <= {each.name for each in found} and well(found)
+            found.update((name, cluster.get(name, "/metrics/prometheus") or "") for name in cluster.addresses)
+            series = series_of(found)
+            return wanted <= {each.name for each in series} and well(series)
 
         poll("all metrics of rules and dashboard are shown, and all is well", whole)
         for name in ("gateway", "proxy"):
             cluster.children[name].stop()
     return found
+
+
+@pytest.fixture(scope="module")
+def scrape(pages: Pages) -> Scrape:
+    """What Prometheus makes of them."""
+    return series_of(pages)
+
+
+def series_of(pages: Pages) -> Scrape:
+    return [each for name, page in pages.items() for each in scraped(f"waltz-{name.partition('-')[0]}", name, page)]
 
 
 def _names(expression: str) -> list[str]:
@@ -105,10 +117,16 @@ def well(found: Scrape) -> bool:
     """Whether everything that was started serves by now."""
     values = {
         name: [float(each.values.partition("+0x")[0]) for each in found if each.name == name]
-        for name in ("waltz_server_healthy", "waltz_server_archive_trouble", "waltz_gateway_clusters_away")
+        for name in (
+            "waltz_server_healthy",
+            "waltz_proxy_healthy",
+            "waltz_server_archive_trouble",
+            "waltz_gateway_clusters_away",
+        )
     }
     return values == {
         "waltz_server_healthy": [1, 1],
+        "waltz_proxy_healthy": [1, 1],
         "waltz_server_archive_trouble": [0, 0],
         "waltz_gateway_clusters_away": [0],
     }
@@ -181,6 +199,12 @@ _WRONG: dict[str, tuple[Callable[[Series], Series], dict[str, str]]] = {
         {"job": "waltz-gateway", "instance": "gateway"},
     ),
 }
+_WRONG_TOO: dict[str, tuple[Callable[[Series], Series], dict[str, str]]] = {  # other causes of the same rules
+    "WaltzProxyBehind": (
+        put(constant("0"), "waltz_proxy_healthy", partition="1"),
+        {"job": "waltz-proxy", "instance": "proxy", "partition": "1"},
+    ),
+}
 _VALUES = {"WaltzSlowDisk": "150"}
 
 
@@ -237,11 +261,11 @@ def test_no_alert_fires_over_a_healthy_cluster_and_each_alone_where_its_cause_is
         return {"name": name, "interval": "1m", "input_series": input_of(series), "alert_rule_test": looks}
 
     tests = [test_of("all is well", relevant, {})]
-    for rule in rules():
-        change, labels = _WRONG[rule["alert"]]
-        wrong = [change(each) for each in relevant]
-        assert wrong != relevant, f"{rule['alert']}: the scrape has nothing of its cause"
-        tests.append(test_of(rule["alert"], wrong, {rule["alert"]: fired(rule, labels)}))
+    wrong = [(rule, *each[rule["alert"]]) for each in (_WRONG, _WRONG_TOO) for rule in rules() if rule["alert"] in each]
+    for rule, change, labels in wrong:
+        changed = [change(each) for each in relevant]
+        assert changed != relevant, f"{rule['alert']}: the scrape has nothing of its cause"
+        tests.append(test_of(rule["alert"], changed, {rule["alert"]: fired(rule, labels)}))
     judged(tmp_path, tests)
 
 
@@ -257,3 +281,44 @@ def test_every_panel_of_the_dashboard_shows_something_of_a_healthy_cluster(tmp_p
     ]
     series = input_of([each for each in scrape if each.name in asked])
     judged(tmp_path, [{"interval": "1m", "input_series": series, "promql_expr_test": looks}])
+
+
+# ---- the page of all metrics ---------------------------------------------------------------------
+
+_TYPE = re.compile(r"# TYPE (waltz_\w+) (\w+)")
+_ROW = re.compile(r"^\| `(waltz_\w+)` \| ?([^|]*?) ?\| [^|]+ \| ([^|]+) \|", re.MULTILINE)
+_SUFFIXES = {"summary": ("", "_sum", "_count"), "histogram": ("_bucket", "_sum", "_count")}
+_OF_THE_TYPE = {"summary": "quantile", "histogram": "le"}
+
+
+def families(page: str) -> Iterator[tuple[str, str, set[tuple[str, ...]]]]:
+    """The metrics of a process: name, type, and the labels of their samples, as many sets as there are."""
+    labels: dict[str, set[tuple[str, ...]]] = {}
+    for match in filter(None, map(_LINE.fullmatch, page.splitlines())):
+        labels.setdefault(match[1], set()).add(tuple(sorted(label for label, _ in _LABEL.findall(match[2] or ""))))
+    for name, kind in _TYPE.findall(page):
+        suffixes, own = _SUFFIXES.get(kind, ("",)), _OF_THE_TYPE.get(kind)
+        sets = {each for suffix in suffixes for each in labels[name + suffix]}
+        yield name, kind, {tuple(label for label in each if label != own) for each in sets}
+
+
+def test_the_page_of_metrics_names_what_is_scraped_all_of_it_and_nothing_else(pages: Pages) -> None:
+    kinds: dict[str, str] = {}
+    labels: dict[str, set[tuple[str, ...]]] = {}
+    for page in pages.values():
+        for name, kind, sets in families(page):
+            kinds[name] = kind
+            labels.setdefault(name, set()).update(sets)
+    listed = {name: given for name, given, _ in _ROW.findall(text_of("metrics.md"))}
+    assert listed.keys() - kinds.keys() == set(), "no process serves these"
+    assert kinds.keys() - listed.keys() == set(), "the page does not name these"
+    for name, given in listed.items():
+        text = given.removesuffix(", or none")
+        named = {tuple(sorted(text.split(", "))) if text else ()} | ({()} if text != given else set())
+        assert named == labels[name], name
+        assert name.endswith("_total") == (kinds[name] == "counter"), name
+
+
+def test_the_page_of_metrics_shows_for_which_there_is_a_rule() -> None:
+    bold = {name for name, _, meaning in _ROW.findall(text_of("metrics.md")) if "**" in meaning}
+    assert bold == {name for rule in rules() for name in _names(rule["expr"])}
