@@ -1633,4 +1633,11 @@ SKIN: tuple[Mutant, ...] = (
         "return mark + 1 - self.end",
         ("tests/unit/server/test_snapshot.py",),
     ),
+    Mutant(
+        "a log that begins late is restored as one that has lost its beginning",
+        "waltz_spark.archive.restore",
+        "    if start == side.FROM_ZERO:\n",
+        "    if start.first_id >= 0:\n",
+        ("tests/spark/test_archive.py",),
+    ),
 )

@@ -49,6 +49,7 @@ from waltz_spark.read.reading import drop_connections
 from waltz_spark.records import manifest
 from waltz_spark.records.manifest import ArchiveState, read_archive
 from waltz_spark.spark.source import BatchReader
+from waltz_trio.cli.main import main
 from waltz_trio.net.tls import ClientTls, TlsSettings
 from waltz_trio.node.embedded import embedded_cluster
 
@@ -355,6 +356,22 @@ def test_nothing_is_restored_over_something(log: Path, root: str, tmp_path: Path
     archive(log, root)
     with pytest.raises(ArchiveError, match="is not empty"):
         restore(root, log, HERE)
+
+
+def test_a_log_that_begins_late_is_restored_to_files_that_a_node_takes_for_whole(
+    log: Path, root: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, *_ = sorted((log / "0").glob("*.seg"))
+    first.unlink()  # freed, and archived elsewhere
+    first.with_suffix(".idx").unlink()
+    archive(log, root)
+    assert read_archive(root).files_of(0)[0].first_id == int(second.stem) > 0
+    restore(root, tmp_path / "again", HERE)
+    restored = sorted((tmp_path / "again").rglob("*.seg"))
+    assert restored[0].name == second.name
+    for path in restored:
+        assert main(["disk", "verify-segment", str(path)]) == 0, capsys.readouterr().out
+    assert [path.parent.name for path in (tmp_path / "again").rglob("waltz.start")] == ["0"]
 
 
 def test_a_restore_that_was_killed_is_begun_anew_by_the_same_command(

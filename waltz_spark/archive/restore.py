@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from waltz_core.base.record import record
-from waltz_core.storage import control
+from waltz_core.storage import control, side
 from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, data_name, encode_header, index_name
 from waltz_spark.base.errors import ArchiveError
 from waltz_spark.base.planning import Range
@@ -37,6 +37,7 @@ THRESHOLD_MIN = HEADER_SIZE
 
 _SHAPE = Shape(verify="none")  # the digests of the result are compared with those of the archive
 _WAVE = 4
+_SEQUENCE = 1  # of the control struct of each partition
 UNFINISHED = "waltz-restore.unfinished"
 _SCRATCH = f"{control.NAME}.new"  # the control file before it has its name; it is written over
 """In a directory while a log is restored into it, which the next restore may then begin anew."""
@@ -137,6 +138,8 @@ def _restore(
         if on_progress is not None:
             on_progress(done, total)
     _check(state, str(target), written, wanted, runner)
+    for number in wanted:
+        _write_start(target, number, [first for partition, _, first, _ in written if partition == number])
     _write_control(target, state, wanted, now_ms)
     durable.unlink(target / UNFINISHED)  # which may come back: beside a control file it means nothing
     return RestoreReport(total, raw_size, len(written), time.monotonic() - begin, str(target))
@@ -320,13 +323,26 @@ def _check(
             raise ArchiveError(f"{problem} than in the archive")
 
 
+def _write_start(target: Path, partition: int, firsts: Sequence[int]) -> None:
+    """Where the log begins, if later than at 0: a node would take the ids below for lost."""
+    start = side.LogStart(min(firsts), anew=False)
+    if start == side.FROM_ZERO:
+        return
+    belongs = side.Belongs(_SEQUENCE, -1, max(firsts))
+    data = bytearray(2 * side.SLOT_SIZE)
+    for counter in (1, 2):  # into both slots, as a node writes it
+        encoded, at = side.encode_start(start, belongs, counter), side.slot_place(counter)
+        data[at : at + len(encoded)] = encoded
+    durable.replace_file(target / str(partition) / side.START, bytes(data))
+
+
 def _write_control(target: Path, state: ArchiveState, partitions: Sequence[int], now_ms: int) -> None:
     """The control file comes last: without it no node starts on a directory that is not whole."""
     data = bytearray(control.encode_header(control.ControlHeader(now_ms, state.key, state.partition_count)))
     data += control.fresh_body(state.partition_count)
     for partition in partitions:
         end = state.end(partition) or 0
-        struct = control.ControlStruct(-1, end - 1, end - 1, control.AVAILABLE | control.ASSIGNED, 1)
+        struct = control.ControlStruct(-1, end - 1, end - 1, control.AVAILABLE | control.ASSIGNED, _SEQUENCE)
         at = control.struct_place(partition, 0)
         encoded = control.encode_struct(struct)
         data[at : at + len(encoded)] = encoded
