@@ -1,9 +1,10 @@
-"""The references for operators name what there is, all of it and nothing else: causes of the doctor."""
+"""The references for operators name what there is, all of it and nothing else: causes of the doctor, commands."""
 
 from __future__ import annotations
 
 import ast
 import re
+import signal
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,8 +13,10 @@ import attrs
 import pytest
 
 from tests.docs.blocks import ROOT
+from waltz_trio.cli import main as waltz
+from waltz_trio.cli.help import FAILED_STATUS, USAGE_STATUS, Parser
 
-DOCTOR = "docs/operations/doctor.md"
+DOCTOR, COMMANDS = "docs/operations/doctor.md", "docs/operations/commands.md"
 ELSEWHERE = {  # modules whose causes have a table on the page of what they are about
     "waltz_core/operations/archives.py": "docs/operations/archive.md",
     "waltz_core/operations/regions.py": "docs/operations/proxy.md",
@@ -128,3 +131,73 @@ def test_tables_of_causes_on_other_pages_name_no_cause_that_there_is_not() -> No
         listed = {code for table in tables for code in re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)}
         codes = {code for cell in listed for code in re.findall(r"`([^`]+)`", cell)}
         assert codes - every == set(), page
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+NO_VALUE, VALUE = "yes", "to a file"  # how the page has an option
+OPTIONS = ("--json", "--yes", "--dry-run")  # in the order of the columns
+
+
+def commands() -> dict[str, tuple[Parser, str]]:
+    """The parser of every command and what it says of itself, by how it is called."""
+    found: dict[str, tuple[Parser, str]] = {}
+    for noun in waltz.NOUNS:
+        parser = waltz.parser_of_noun(noun)
+        verbs = parser.below()
+        if not verbs:
+            found[f"waltz {noun}"] = parser, parser.description or ""
+        for verb, (below, meaning) in verbs.items():
+            assert not below.below(), f"waltz {noun} {verb}: the table has no third word"
+            found[f"waltz {noun} {verb}"] = below, f"{meaning} {below.description or ''}"
+    return found
+
+
+def table() -> dict[str, list[str]]:
+    """The cells behind the command, by command."""
+    found = {first.strip("`"): cells for first, *cells in rows(COMMANDS)}
+    assert len(found) == len(rows(COMMANDS)), "a command stands there twice"
+    return found
+
+
+def taken(parser: Parser, option: str) -> str:
+    """How a command takes an option, in the words of the page."""
+    actions = [action for action in parser.options() if option in action.option_strings]
+    return "" if not actions else NO_VALUE if actions[0].nargs == 0 else VALUE
+
+
+def statuses(text: str) -> set[int]:
+    """Of 3 and more: 0 and 1 all commands have."""
+    return {int(number) for number in re.findall(r"\b\d+\b", text)} - {0, FAILED_STATUS}
+
+
+def test_the_table_of_commands_has_every_command_and_no_other() -> None:
+    listed, there = table(), commands()
+    assert listed.keys() - there.keys() == set()
+    assert there.keys() - listed.keys() == set()
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_the_table_says_which_commands_take_an_option(option: str) -> None:
+    at = 1 + OPTIONS.index(option)
+    listed = {command: cells[at] for command, cells in table().items()}
+    assert listed == {command: taken(parser, option) for command, (parser, _) in commands().items()}
+
+
+def test_the_table_names_the_statuses_of_which_the_help_speaks() -> None:
+    listed = table()
+    for command, (parser, text) in commands().items():
+        said = re.search(r"[Ss]tatus\b.*", text, re.DOTALL)
+        told = said[0] if said else ""
+        failed = {int(parser.get_default("failed") or FAILED_STATUS)} - {FAILED_STATUS}
+        assert statuses(listed[command][-1]) == statuses(told) | failed, command
+        if re.search(r"\b1\b", told):
+            assert re.search(r"\b1\b", listed[command][-1]), f"{command}: what does 1 mean?"
+
+
+def test_the_page_names_the_statuses_that_all_commands_have() -> None:
+    text = (ROOT / COMMANDS).read_text(encoding="utf-8")
+    first = text[text.index("| exit status | meaning |") :].partition("\n\n")[0]
+    named = {int(number) for cell in re.findall(r"^\| ([\d, ]+) \|", first, re.MULTILINE) for number in cell.split(",")}
+    signals = {128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)}
+    assert named == {0, FAILED_STATUS, USAGE_STATUS} | signals
