@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,6 +25,7 @@ from waltz_spark.write import writing
 from waltz_spark.write.sink_options import check_columns, parse_sink_options
 from waltz_spark.write.sink_state import SinkState
 from waltz_spark.write.writing import Job, TaskResult, Written, cluster_marks, finish_job, plan_job, write_batches
+from waltz_trio.client.many import Outcomes
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 
 T = TypeVar("T")
@@ -33,10 +35,18 @@ async def outside(work: Callable[[], T]) -> T:
     return await trio.to_thread.run_sync(work)
 
 
+LOCKS = pa.list_(pa.struct([("name", pa.string()), ("id", pa.int64())]))
+TYPES = {
+    "partition": pa.int32(),
+    "data": pa.binary(),
+    "header": pa.int32(),
+    "write_locks": LOCKS,
+    "append_locks": LOCKS,
+}
+
+
 def table(rows: list[dict[str, Any]]) -> Iterator[Any]:
-    locks = pa.list_(pa.struct([("name", pa.string()), ("id", pa.int64())]))
-    types = {"partition": pa.int32(), "data": pa.binary(), "header": pa.int32(), "write_locks": locks}
-    schema = pa.schema([(name, types.get(name, pa.int64())) for name in rows[0]])
+    schema = pa.schema([(name, TYPES.get(name, pa.int64())) for name in rows[0]])
     yield from pa.Table.from_pylist(rows, schema).to_batches(max_chunksize=40)
 
 
@@ -251,6 +261,78 @@ async def test_rows_that_cannot_be_written_are_explained(tmp_path: Path) -> None
         await outside(lambda: write_batches(table([{"partition": 0, "data": b"now"}]), job, 0, "b"))
         with pytest.raises(DifferentRowsError, match="wrote 1 rows that are not among the rows of this one"):
             await outside(lambda: write_batches(table([{"partition": 0, "data": b"later"}]), job, 0, "c"))
+
+
+@pytest.mark.parametrize("mode", ["append", "at-least-once"])
+@pytest.mark.parametrize("locks", [False, True])
+async def test_a_row_that_the_server_refuses_for_good_ends_the_task_at_once(
+    tmp_path: Path, mode: str, locks: bool
+) -> None:
+    """The limits of the server are lower than those of the client; the log does not fill with markers."""
+    settings = {"server.payloadSizeMax": 1 << 20, "server.locksMax": 5}
+    taken = [{"name": "account", "id": at} for at in range(9)] if locks else None
+    row = {"partition": 0, "data": b"x" if locks else b"x" * (2 << 20), "append_locks": taken}
+    limit = "server.locksMax" if locks else "server.payloadSizeMax"
+    async with embedded_cluster(tmp_path, partitions=1, storage_nodes=1, settings=settings) as cluster:
+        job = await outside(lambda: job_of(cluster, mode=mode))
+        rows: list[dict[str, Any]] = [{"partition": 0, "data": b"fine", "append_locks": None}, row]
+        with pytest.raises(OptionError, match=rf"partition 0: row 1 of its task.* cannot be written: .*{limit}"):
+            await outside(lambda: write_batches(table(rows), job, 0, "a"))
+        async with waltz.open_client(cluster.url) as client:
+            assert await client.committed_mark(0) <= 1, "one marker and the other row"
+
+
+class LostRows(waltz.PendingMany):
+    """Appends of one call, all of them lost."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(0)
+        self.errors = {at: waltz.NotCommittedError(0, "lost") for at in range(count)}
+
+    async def outcomes(self) -> Outcomes:
+        return Outcomes(0, [None] * len(self.errors), {}, dict(self.errors))
+
+
+async def test_markers_are_no_progress_where_no_row_gets_into_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+
+    async def lossy(client: waltz.Client, partition: int, appends: list[waltz.Append], **_: object) -> LostRows:
+        sent.append(len(appends))
+        if len(sent) == 60:
+            raise AssertionError("it goes on for ever")
+        return LostRows(len(appends))
+
+    monkeypatch.setattr(waltz.Client, "send_many", lossy)
+    async with embedded_cluster(tmp_path, partitions=1, storage_nodes=1) as cluster:
+        job = await outside(lambda: job_of(cluster, requestTimeoutMs="2000", retries="1"))
+        with pytest.raises(UnreachableError, match="lost"):
+            await outside(lambda: write_batches(table(numbered(3, 1)), job, 0, "a"))
+
+
+async def test_the_wait_for_rows_counts_for_no_time_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upstream may pause for longer than the patience; what is lost right behind that is sent again."""
+    paused: list[bool] = []
+    send_many = waltz.Client.send_many
+
+    async def lossy(client: waltz.Client, partition: int, appends: list[waltz.Append], **based_on: Any) -> Any:
+        if paused:
+            paused.clear()
+            return LostRows(len(appends))
+        return await send_many(client, partition, appends, **based_on)
+
+    def slowly() -> Iterator[Any]:
+        yield from table(numbered(1, 1))
+        time.sleep(2.5)
+        paused.append(True)
+        yield from table(numbered(1, 1))
+
+    monkeypatch.setattr(waltz.Client, "send_many", lossy)
+    async with embedded_cluster(tmp_path, partitions=1, storage_nodes=1) as cluster:
+        job = await outside(lambda: job_of(cluster, requestTimeoutMs="2000", retries="1", maxInFlight="1"))
+        result = await outside(lambda: write_batches(slowly(), job, 0, "a"))
+        assert [(one.appended, one.markers) for one in result.partitions] == [(2, 2)]
 
 
 async def test_a_cluster_that_does_not_answer_is_given_up(tmp_path: Path) -> None:

@@ -240,6 +240,10 @@ class EpochWriter:
         """Whether a record matters; ask in the order of the log, and pass markers on at once."""
         return header == MARKER_HEADER or client_id in self._clients
 
+    def row_of(self, token: int) -> Row | None:
+        """The row that an append without a verdict is for; None: a marker."""
+        return self._flying[token][1]
+
     # ---- verdicts --------------------------------------------------------------------------------
 
     def committed(self, token: int, transaction_id: int, out: list[Effect]) -> None:
@@ -453,6 +457,10 @@ class ResendingWriter:
         self._send_plain(plain, out)
         self._last = last
         self._go_on(out)
+
+    def row_of(self, token: int) -> Row | None:
+        """The row that an append without a verdict is for."""
+        return self._flying[token]
 
     def committed(self, token: int, transaction_id: int, out: list[Effect]) -> None:
         """An append is in the log."""

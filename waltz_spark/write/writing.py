@@ -302,7 +302,7 @@ class _Partition:
         self._rejects = rejects
         self._out: list[Effect] = []
         self._sent: deque[tuple[int, waltz.Pending | waltz.PendingMany]] = deque()  # token of the first, its outcome
-        self._progressed = time.monotonic()
+        self._progressed = time.monotonic()  # when a row was appended; waits for rows and scans do not count
         self._scope = trio.CancelScope()
 
     async def run(self, source: trio.MemoryReceiveChannel[list[Row]]) -> Done:
@@ -329,12 +329,13 @@ class _Partition:
             if not writer.wants_rows:
                 await self._judge()
                 continue
+            begin = time.monotonic()
             try:
-                rows = await source.receive()
+                rows, last = await source.receive(), False
             except trio.EndOfChannel:
-                writer.offer((), self._out, last=True)
-            else:
-                writer.offer(rows, self._out)
+                rows, last = [], True
+            self._progressed += time.monotonic() - begin
+            writer.offer(rows, self._out, last=last)
 
     async def _perform(self) -> Done | None:
         effects, self._out = self._out, []
@@ -381,16 +382,20 @@ class _Partition:
         try:
             receipt = await (pending.outcome() if pending.done else self._within(pending.outcome))
         except (waltz.LockConflictError, waltz.NotCommittedError) as error:
+            self._check_refusal(token, error)
             await self._pause([error])
             self._failed(token, error)
         else:
-            self._progressed = time.monotonic()
+            if self._writer.row_of(token) is not None or not self._writer.markers:  # more markers are no progress
+                self._progressed = time.monotonic()
             self._writer.committed(token, receipt.transaction_id, self._out)
 
     async def _judge_run(self, first: int, pending: waltz.PendingMany) -> None:
         outcomes = await (pending.outcomes() if pending.done else self._within(pending.outcomes))
         if outcomes.committed:
             self._progressed = time.monotonic()
+        for place, error in outcomes.errors.items():
+            self._check_refusal(first + place, error)
         await self._pause(outcomes.errors.values())
         verdicts: list[tuple[int, Any]] = [(place, (first_id, count)) for place, first_id, count in outcomes.runs()]
         verdicts += outcomes.errors.items()
@@ -400,6 +405,19 @@ class _Partition:
                 self._writer.committed_run(first + place, transaction_id, count, self._out)
             else:
                 self._failed(first + place, verdict)
+
+    def _check_refusal(self, token: int, error: waltz.ClientError) -> None:
+        """Raises OptionError: the server would refuse this append every time."""
+        if not isinstance(error, waltz.NotCommittedError) or not error.refused:
+            return
+        row = self._writer.row_of(token)
+        if row is None:
+            raise OptionError(f"partition {self._partition}: nothing can be appended: {error.reason}") from error
+        locks = len(row.write) + len(row.read) + len(row.add)
+        raise OptionError(
+            f"partition {self._partition}: row {row.number} of its task, counted from 0, with {len(row.data):,} bytes "
+            f"and {locks:,} locks, cannot be written: {error.reason}"
+        ) from error
 
     async def _pause(self, errors: Iterable[waltz.ClientError]) -> None:
         """Rows that were lost are sent again, unless for too long nothing has come of that; not all at once."""
@@ -421,6 +439,7 @@ class _Partition:
         if upto is None:
             upto = await self._within(partial(self._client.committed_mark, self._partition))
         writer, wanted = self._writer, list[waltz.Transaction]()
+        begin = time.monotonic()
         if upto > after:
             async with self._client.feed(self._partition, after=after, prefetch=0) as feed:
                 feed.markers = True
@@ -435,6 +454,7 @@ class _Partition:
                         wanted.clear()
                     if last:
                         break
+        self._progressed += time.monotonic() - begin
         writer.scanned(upto, self._out)
 
     async def _fetch(self, wanted: list[waltz.Transaction]) -> list[Seen]:
