@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,12 +21,23 @@ import pytest
 import trio
 
 import waltz_trio as waltz
-from waltz_spark.base.errors import DifferentRowsError, FencedError, OptionError, UnreachableError, WrongClusterError
+from waltz_spark.base.errors import (
+    DifferentRowsError,
+    FencedError,
+    LogStartError,
+    OptionError,
+    UnreachableError,
+    WentBackError,
+    WrongClusterError,
+)
 from waltz_spark.base.objects import LocalStore
-from waltz_spark.write import writing
+from waltz_spark.read.cluster import Cluster
+from waltz_spark.read.options import parse_options
+from waltz_spark.write import jobs, writing
+from waltz_spark.write.jobs import check_stream, finish_job, plan_job, stream_job
 from waltz_spark.write.sink_options import check_columns, parse_sink_options
 from waltz_spark.write.sink_state import SinkState
-from waltz_spark.write.writing import Job, TaskResult, Written, cluster_marks, finish_job, plan_job, write_batches
+from waltz_spark.write.writing import Job, TaskResult, Written, cluster_marks, write_batches
 from waltz_trio.client.many import Outcomes
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 
@@ -274,7 +287,7 @@ async def test_a_row_that_the_server_refuses_for_good_ends_the_task_at_once(
     row = {"partition": 0, "data": b"x" if locks else b"x" * (2 << 20), "append_locks": taken}
     limit = "server.locksMax" if locks else "server.payloadSizeMax"
     async with embedded_cluster(tmp_path, partitions=1, storage_nodes=1, settings=settings) as cluster:
-        job = await outside(lambda: job_of(cluster, mode=mode))
+        job = await outside(lambda: job_of(cluster, mode=mode, requestTimeoutMs="5000", retries="1"))
         rows: list[dict[str, Any]] = [{"partition": 0, "data": b"fine", "append_locks": None}, row]
         with pytest.raises(OptionError, match=rf"partition 0: row 1 of its task.* cannot be written: .*{limit}"):
             await outside(lambda: write_batches(table(rows), job, 0, "a"))
@@ -424,6 +437,163 @@ async def test_batches_are_numbered_upward(tmp_path: Path) -> None:
         assert (await outside(lambda: plan_job({**values, "batchId": "4"}, ["partition", "data"])))[1]
         with pytest.raises(OptionError, match="batchId 3: batch 4 is finished already; numbers have to grow"):
             await outside(lambda: plan_job({**values, "batchId": "3"}, ["partition", "data"]))
+
+
+# ---- the end of a batch, and the beginning of a sink ----------------------------------------------
+
+
+def plan(cluster: EmbeddedCluster, checkpoint: Path, batch: int = 0) -> Job:
+    values = {"url": cluster.url, "checkpointLocation": str(checkpoint), "batchId": str(batch)}
+    job, finished = plan_job(values, ["partition", "data"])
+    assert not finished
+    return job
+
+
+def row(partition: int, data: bytes) -> Iterator[Any]:
+    return table([{"partition": partition, "data": data}])
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_row_that_moved_to_another_partition_is_told_when_the_batch_ends(tmp_path: Path, kept: bool) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=3, storage_nodes=1) as cluster:
+        job = await outside(lambda: plan(cluster, tmp_path / "done") if kept else job_of(cluster))
+        await outside(lambda: write_batches(row(0, b"a"), job, 0, "killed before the batch was finished"))
+        result = await outside(lambda: write_batches(row(1, b"a"), job, 0, "b"))
+        with pytest.raises(DifferentRowsError, match="partition 0: an earlier attempt at this batch wrote 1 rows"):
+            await outside(lambda: finish_job(job, [result]))
+        if kept:
+            assert not SinkState(str(tmp_path / "done")).finished(0)
+
+
+async def test_a_batch_ends_behind_what_others_appended_to_partitions_without_rows(tmp_path: Path) -> None:
+    """Nor does it take a marker there, where no attempt of the sink can have been."""
+    async with (
+        embedded_cluster(tmp_path / "c", partitions=3, storage_nodes=1) as cluster,
+        waltz.open_client(cluster.url) as client,
+    ):
+        job = await outside(lambda: plan(cluster, tmp_path / "done"))
+        for at in range(5):
+            await client.append(1, waltz.Append(b"%d" % at, write=[("account", at)]), based_on=-1)
+        result = await outside(lambda: write_batches(row(0, b"a"), job, 0, "a"))
+        await outside(lambda: finish_job(job, [result]))
+        assert SinkState(str(tmp_path / "done")).base(1) == (1, 4, -1)
+        assert [await client.committed_mark(partition) for partition in range(3)] == [1, 4, -1]
+
+
+async def test_an_attempt_that_wrote_no_row_is_fenced_when_the_batch_ends(tmp_path: Path) -> None:
+    """Its marker is in the log, and its row may still be on its way."""
+    async with embedded_cluster(tmp_path / "c", partitions=2, storage_nodes=1) as cluster:
+        job = await outside(lambda: plan(cluster, tmp_path / "done"))
+        marked, go_on = threading.Event(), threading.Event()
+        send_many = waltz.Client.send_many
+
+        async def late(client: waltz.Client, *arguments: Any, **based_on: Any) -> Any:
+            if arguments[0] == 0:
+                marked.set()
+                await trio.to_thread.run_sync(go_on.wait, 60)
+            return await send_many(client, *arguments, **based_on)
+
+        failures: list[BaseException] = []
+
+        def zombie() -> None:
+            try:
+                write_batches(row(0, b"a"), job, 0, "zombie")
+            except Exception as error:
+                failures.append(error)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(waltz.Client, "send_many", late)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, zombie)
+                await outside(lambda: marked.wait(60))
+                result = await outside(lambda: write_batches(row(1, b"a"), job, 0, "heir"))
+                await outside(lambda: finish_job(job, [result]))
+                go_on.set()
+        assert [type(error) for error in failures] == [FencedError]
+        assert await read_all(cluster, 0) == []
+        assert SinkState(str(tmp_path / "done")).base(1) == (1, 1)
+
+
+async def test_the_end_of_a_batch_waits_for_no_partition_without_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=2, storage_nodes=1) as cluster:
+        values = {"url": cluster.url, "checkpointLocation": str(tmp_path / "done"), "requestTimeoutMs": "700"}
+        job, _ = await outside(lambda: plan_job({**values, "batchId": "0"}, ["partition", "data"]))
+        result = await outside(lambda: write_batches(row(0, b"a"), job, 0, "a"))
+        mark = waltz.Client.committed_mark
+
+        async def half(client: waltz.Client, partition: int) -> int:
+            if partition:
+                await trio.sleep_forever()
+            return await mark(client, partition)
+
+        monkeypatch.setattr(waltz.Client, "committed_mark", half)
+        await outside(lambda: finish_job(job, [result]))
+        assert SinkState(str(tmp_path / "done")).base(1) == (1, -1)
+
+
+async def test_a_sink_outlives_what_the_storage_nodes_give_up(tmp_path: Path) -> None:
+    """Its batches have rows in one partition; of the other one, others' records are archived and freed."""
+    async with embedded_cluster(tmp_path / "c", partitions=2, storage_nodes=1) as cluster:
+        first = await outside(lambda: plan(cluster, tmp_path / "done"))
+        async with waltz.open_client(cluster.url) as client:
+            for _ in range(9):
+                await client.append(1, waltz.Append(b"of another"))
+        result = await outside(lambda: write_batches(row(0, b"a"), first, 0, "a"))
+        await outside(lambda: finish_job(first, [result]))
+        tls = cluster.directory / "tls"
+        certificate = {"ssl.certificate": str(tls / "node.pem"), "ssl.key": str(tls / "node.key")}
+
+        def free() -> int:
+            with closing(Cluster(parse_options({"url": cluster.url, **certificate}))) as asked:
+                return asked.raise_log_start(1, 5, 30)
+
+        assert await outside(free) == 5
+        second = await outside(lambda: plan(cluster, tmp_path / "done", 1))
+        result = await outside(lambda: write_batches(row(1, b"b"), second, 0, "a"))
+        assert result.partitions[0].appended == 1
+        late = attrs.evolve(second, batch=2, marks=first.marks)  # as of a checkpoint of an earlier version
+        with pytest.raises(LogStartError, match=r"partition 1: whether an earlier attempt .*the log begins at 5"):
+            await outside(lambda: write_batches(row(1, b"c"), late, 0, "a"))
+        await outside(lambda: finish_job(late, []))
+        assert SinkState(str(tmp_path / "done")).base(3)[1] > 9
+
+
+async def test_a_stream_finds_out_that_its_checkpoint_is_of_another_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same name, and with as many partitions: a cluster that was made anew."""
+    checkpoint = str(tmp_path / "done")
+    monkeypatch.setattr(jobs, "_checked", set())
+
+    def options(url: str) -> Any:
+        return parse_sink_options({"url": url, "checkpointLocation": checkpoint})
+
+    async with embedded_cluster(tmp_path / "one", partitions=1, storage_nodes=1) as cluster:
+        found = options(cluster.url)
+        await outside(lambda: check_stream(found))
+        job = await outside(lambda: stream_job(found, 0))
+        assert job is not None
+        result = await outside(lambda: write_batches(row(0, b"a"), job, 0, "a"))
+        await outside(lambda: finish_job(job, [result]))
+        monkeypatch.setattr(jobs, "_checked", set())
+        await outside(lambda: check_stream(found))
+    async with embedded_cluster(tmp_path / "two", partitions=1, storage_nodes=1) as cluster:
+        with pytest.raises(WrongClusterError, match="waltz dev with another key, not to waltz dev"):
+            await outside(lambda: check_stream(options(cluster.url)))
+        start = tmp_path / "done" / "waltz-sink" / "start.json"
+        content = json.loads(start.read_text())
+        assert str(cluster.key) not in start.read_text()
+        del content["key"]  # as an earlier version wrote it
+        start.write_text(json.dumps(content))
+        with pytest.raises(WentBackError, match="partition 0: was read up to id 1, but the log now ends at -1"):
+            await outside(lambda: check_stream(options(cluster.url)))
+        later = await outside(lambda: stream_job(options(cluster.url), 1))
+        assert later is not None
+        other = attrs.evolve(later, cluster="another name")
+        with pytest.raises(WrongClusterError, match="belongs to cluster another name, not to waltz dev"):
+            await outside(lambda: write_batches(row(0, b"b"), other, 0, "a"))
 
 
 # ---- how much work it is --------------------------------------------------------------------------

@@ -21,6 +21,21 @@ class SourceRefusedError(UnreachableError):
     """A node answers, but not with what it was asked for; the text is the node's."""
 
 
+class LogStartError(UnreachableError):
+    """A sink must read what the storage nodes gave up; `text` says where the log begins."""
+
+    def __init__(self, partition: int, text: str) -> None:
+        super().__init__(partition, text)
+        self.partition = partition
+        self.text = text
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition}: whether an earlier attempt wrote rows of this batch cannot be read any more: "
+            f"{self.text}. If there are none of it in the archive, begin with another checkpointLocation"
+        )
+
+
 class RecordDamagedError(PipelineError):
     """A record that must be there is missing, torn, or does not match its checksum."""
 

@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 from urllib.parse import urlencode
+from uuid import UUID
 
 import attrs
 import trio
 
-from waltz_core.base.errors import ConfigError
+from waltz_core.base.errors import ConfigError, WaltzError
 from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_core.base.record import record
 from waltz_core.wire.client_codec import EXTENDED
@@ -23,9 +24,9 @@ from waltz_spark.read.ports import AdminPort, ClientPort
 from waltz_trio.client.connect import parse_url
 from waltz_trio.config.config import Config
 from waltz_trio.net.tls import ClientTls, TlsSettings
-from waltz_trio.zk.admin import ClusterDump, read_cluster
+from waltz_trio.zk.admin import ClusterDump, read_cluster, read_store_params
 from waltz_trio.zk.client import open_znode_client
-from waltz_trio.zk.security import zookeeper_security
+from waltz_trio.zk.security import ZkSecurity, zookeeper_security
 
 _SESSION_TIMEOUT_MS = 30_000
 _PAUSE = 0.5  # seconds
@@ -98,6 +99,42 @@ def _zookeeper_keys(options: Connection) -> dict[str, object]:
     except ConfigError as error:
         raise OptionError(f"zookeeperConfig: {error}") from error
     return {key: value for key, value in keys.items() if key not in _OWN_KEYS}
+
+
+def _security(options: Connection) -> ZkSecurity:
+    try:
+        return zookeeper_security(Config(_zookeeper_keys(options), "zookeeperConfig"))
+    except ConfigError as error:
+        raise OptionError(f"zookeeperConfig: {error}") from error
+
+
+def shown_key(options: Connection, timeout: float) -> UUID | None:
+    """The key of a running cluster; None if nobody shows it to us, or answers within so many seconds."""
+    try:
+        return _key_from_server(options, timeout) if options.url else _key_from_zookeeper(options, timeout)
+    except OptionError:
+        raise
+    except WaltzError:
+        return None
+
+
+def _key_from_server(options: Connection, timeout: float) -> UUID | None:
+    assert options.url is not None
+    with ClientPort(parse_url(options.url)[0], ClientTls(_tls_of(options)), timeout) as port:
+        key = port.cluster().key
+    return key if key.int else None
+
+
+def _key_from_zookeeper(options: Connection, timeout: float) -> UUID | None:
+    assert options.zookeeper is not None
+    assert options.cluster_root is not None
+    where, paths, security = options.zookeeper, cluster_paths(options.cluster_root), _security(options)
+
+    async def read() -> bytes:
+        async with open_znode_client(where, connect_timeout_ms=round(1000 * timeout), security=security) as client:
+            return (await read_store_params(client, paths)).key
+
+    return UUID(bytes=trio.run(read))
 
 
 def client_config(options: Connection) -> str | tuple[tuple[str, object], ...]:
@@ -201,10 +238,7 @@ class Cluster:
         assert options.cluster_root is not None
         where, root = options.zookeeper, options.cluster_root
 
-        try:
-            security = zookeeper_security(Config(_zookeeper_keys(options), "zookeeperConfig"))
-        except ConfigError as error:
-            raise OptionError(f"zookeeperConfig: {error}") from error
+        security = _security(options)
 
         async def read() -> ClusterDump:
             async with open_znode_client(

@@ -1,6 +1,6 @@
 """The sink `waltz` of Spark: exactly once into the log, over retries, speculation, zombies and restarts.
 
-Thin: what is appended is decided in `epochs`, carried out in `writing`, remembered in `sink_state`.
+Thin: what is appended is decided in `epochs`, carried out in `writing`, begun and finished in `jobs`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,9 @@ from waltz_spark.spark.api import (
 )
 from waltz_spark.spark.refusals import in_one_line
 from waltz_spark.write.arranging import ARRANGED
+from waltz_spark.write.jobs import check_stream, checked_options, finish_job, plan_job, publish_again, stream_job
 from waltz_spark.write.sink_options import SinkOptions
-from waltz_spark.write.sink_state import SinkState
-from waltz_spark.write.writing import (
-    Job,
-    TaskResult,
-    checked_options,
-    cluster_marks,
-    finish_job,
-    last_ids,
-    plan_job,
-    rejects_of,
-    write_batches,
-)
+from waltz_spark.write.writing import Job, TaskResult, write_batches
 
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
@@ -78,9 +68,7 @@ def stream_writer(values: Mapping[str, str], schema: Any, overwrite: bool) -> St
         raise OptionError("batchId is for batch writes; a stream numbers its batches itself")
     if options.checkpoint_location is None:
         raise OptionError("a stream into a log needs checkpointLocation")
-    state = SinkState(options.checkpoint_location)
-    if not state.begun():
-        state.begin(*cluster_marks(options))
+    check_stream(options)
     return StreamWriter(options)
 
 
@@ -121,10 +109,6 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 
-    def _state(self) -> SinkState:
-        assert self.options.checkpoint_location is not None
-        return SinkState(self.options.checkpoint_location)
-
     @in_one_line
     def write(self, iterator: Iterator[Any]) -> Message:
         """The rows of one task; runs in an executor."""
@@ -135,17 +119,17 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
                 f"Spark does not tell the number of the batch ({_BATCH_PROPERTY}); use foreachBatch with the "
                 "options batchId and checkpointLocation"
             )
-        state = self._state()
-        if state.finished(int(batch)):
-            return Message(None)
-        return _perform(Job(self.options, state.start().sink, int(batch), state.base(int(batch))), iterator)
+        job = stream_job(self.options, int(batch))
+        return Message(None) if job is None else _perform(job, iterator)
 
     @in_one_line
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
         """All tasks of the batch are done; Spark notes that later, and until then may ask for it again."""
-        state, results = self._state(), _results(messages)
-        state.finish(batchId, last_ids(results), rejects_of(state.start().sink, batchId, results))
-        state.publish_rejects(batchId, self.options.rejects)
+        job = stream_job(self.options, batchId)
+        if job is not None:
+            finish_job(job, _results(messages))
+        else:
+            publish_again(self.options, batchId)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Nothing: the next attempt at the batch completes it."""

@@ -12,8 +12,9 @@ from waltz_core.base.record import record
 from waltz_spark.base.errors import OptionError
 from waltz_spark.base.runners import OnProgress, OnSpark, Runner
 from waltz_spark.write.arranging import together
+from waltz_spark.write.jobs import finish_job, plan_job
 from waltz_spark.write.sink_options import rows_of_batch
-from waltz_spark.write.writing import Job, TaskResult, Written, finish_job, plan_job, write_batches
+from waltz_spark.write.writing import Job, TaskResult, Written, write_batches
 from waltz_trio.client.values import key_partition
 
 KINDS = {"parquet": (".parquet",), "json": (".json", ".jsonl", ".ndjson"), "csv": (".csv",)}

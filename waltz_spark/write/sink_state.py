@@ -8,10 +8,11 @@ files of all but the last hundred batches are removed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from waltz_core.base.record import record
 from waltz_spark.base.errors import OptionError, UnreachableError, WrongClusterError
@@ -34,6 +35,7 @@ class Start:
     sink: str
     cluster: str
     marks: tuple[int, ...]  # committed marks of all partitions
+    key: str = ""  # digest of the key of the cluster; empty where none was shown, or an earlier version wrote this
 
 
 def _plain(root: str) -> str:
@@ -75,17 +77,39 @@ class SinkState:
                 del _remembered[next(iter(_remembered))]
         return content
 
-    def begin(self, cluster: str, marks: tuple[int, ...]) -> Start:
+    @property
+    def root(self) -> str:
+        """The folder."""
+        return self._store.root
+
+    def begin(self, cluster: str, marks: tuple[int, ...], key: UUID | None = None) -> Start:
         """The beginning as it was recorded first, by this call or an earlier one.
+
+        Args:
+            cluster: its name.
+            marks: committed marks of all partitions.
+            key: of the cluster; None if no server shows it.
 
         Raises:
             WrongClusterError: the checkpoint is of another cluster.
         """
-        found = {"version": 1, "sink": uuid4().hex, "cluster": cluster, "marks": list(marks)}
-        self._store.put_if_absent(_START, json.dumps(found).encode())
+        content = {"version": 1, "sink": uuid4().hex, "cluster": cluster, "marks": list(marks)}
+        if key is not None:
+            content["key"] = _digest(key)
+        self._store.put_if_absent(_START, json.dumps(content).encode())
+        return self.check(cluster, len(marks), key)
+
+    def check(self, cluster: str, partition_count: int, key: UUID | None) -> Start:
+        """The beginning of a sink of this cluster; errors as those of `begin`."""
         start = self.start()
-        if (start.cluster, len(start.marks)) != (cluster, len(marks)):
-            raise WrongClusterError(f"{self._store.root}: the checkpoint", cluster, start.cluster)
+        place = f"{self._store.root}: the checkpoint"
+        if start.cluster != cluster:
+            raise WrongClusterError(place, cluster, start.cluster)
+        if len(start.marks) != partition_count:
+            theirs, ours = (f"{cluster} of {count} partitions" for count in (len(start.marks), partition_count))
+            raise WrongClusterError(place, ours, theirs)
+        if key is not None and start.key not in ("", _digest(key)):
+            raise WrongClusterError(place, cluster, f"{start.cluster} with another key")
         return start
 
     def begun(self) -> bool:
@@ -99,7 +123,7 @@ class SinkState:
             raise UnreachableError(f"{self._store.root}/{_START}: No such file or directory")
         if begun.get("version") != 1:
             raise OptionError(f"{self._store.root}/{_START}: written by a later version of this package")
-        return Start(begun["sink"], begun["cluster"], tuple(begun["marks"]))
+        return Start(begun["sink"], begun["cluster"], tuple(begun["marks"]), begun.get("key", ""))
 
     def finished(self, batch: int) -> bool:
         """Every row of the batch is in the log or rejected."""
@@ -117,8 +141,17 @@ class SinkState:
             before = self._batch(earlier[-1]) if earlier else None
         return tuple(before["marks"]) if before is not None else self.start().marks
 
-    def finish(self, batch: int, last_ids: Mapping[int, int], rejects: Mapping[str, bytes]) -> None:
-        """Every row of the batch is in the log, up to `last_ids`, or in `rejects`: Parquet files by name."""
+    def finish(
+        self,
+        batch: int,
+        last_ids: Mapping[int, int],
+        rejects: Mapping[str, bytes],
+        source: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Every row of the batch is in the log, up to `last_ids`, or in `rejects`: Parquet files by name.
+
+        `source` says what the rows were made of; it comes back from `source`.
+        """
         if self.finished(batch):
             return
         names = {}
@@ -126,8 +159,15 @@ class SinkState:
             names[name] = f"rejects/{uuid4().hex}.parquet"
             self._store.put_if_absent(names[name], data)
         marks = [max(mark, last_ids.get(at, mark)) for at, mark in enumerate(self.base(batch))]
-        found = {"version": 1, "batch": batch, "marks": marks, "rejects": names}
-        self._store.put_if_absent(f"{_BATCHES}/{_name(batch)}", json.dumps(found).encode())
+        content = {"version": 1, "batch": batch, "marks": marks, "rejects": names}
+        if source is not None:
+            content["source"] = dict(source)
+        self._store.put_if_absent(f"{_BATCHES}/{_name(batch)}", json.dumps(content).encode())
+
+    def source(self, batch: int) -> Mapping[str, Any] | None:
+        """What the rows of a finished batch were made of, if that was noted."""
+        found = self._batch(_name(batch))
+        return found.get("source") if found is not None else None
 
     def publish_rejects(self, batch: int, target: str | None) -> None:
         """Put the rejected rows of a finished batch into their place for users; may be repeated."""
@@ -153,6 +193,11 @@ def publish(target: str, files: Mapping[str, bytes]) -> None:
     store = open_store(_plain(target))
     for name, data in files.items():
         store.put_if_absent(name, data)
+
+
+def _digest(key: UUID) -> str:
+    """Tells clusters apart; the key itself opens storage nodes, and is not for a checkpoint."""
+    return hashlib.sha256(b"waltz.sink" + key.bytes).hexdigest()[:32]
 
 
 def _name(batch: int) -> str:

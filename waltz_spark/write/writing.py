@@ -10,10 +10,9 @@ import io
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import trio
 
@@ -21,7 +20,14 @@ import waltz_trio as waltz
 from waltz_core.base.ids import req_client
 from waltz_core.base.log import MARKER_HEADER
 from waltz_core.base.record import record
-from waltz_spark.base.errors import DifferentRowsError, FencedError, OptionError, UnreachableError
+from waltz_spark.base.errors import (
+    DifferentRowsError,
+    FencedError,
+    LogStartError,
+    OptionError,
+    UnreachableError,
+    WrongClusterError,
+)
 from waltz_spark.read.cluster import client_config
 from waltz_spark.write.epochs import (
     Append,
@@ -38,8 +44,7 @@ from waltz_spark.write.epochs import (
     Scan,
     Seen,
 )
-from waltz_spark.write.sink_options import SinkOptions, check_columns, parse_sink_options, rows_of_batch
-from waltz_spark.write.sink_state import SinkState, publish
+from waltz_spark.write.sink_options import SinkOptions, rows_of_batch
 from waltz_trio.base.background import first_of
 
 _CHUNK = 512  # rows handed over at a time
@@ -58,6 +63,8 @@ class Job:
     sink: str
     batch: int
     marks: tuple[int, ...]  # by partition: every earlier batch is up to it, nothing of this one
+    cluster: str = ""  # its name, if `kept`
+    kept: bool = False  # a checkpoint tells which batches are finished
 
 
 @record
@@ -105,73 +112,39 @@ def cluster_marks(options: SinkOptions) -> tuple[str, tuple[int, ...]]:
     async def look(client: waltz.Client) -> tuple[str, tuple[int, ...]]:
         marks = []
         for partition in range(client.num_partitions):
-            with trio.move_on_after(options.patience):
-                marks.append(await client.committed_mark(partition))
-                continue
-            raise UnreachableError(f"partition {partition}: no server tells its mark within {options.patience:g} s")
+            mark = await mark_within(client, partition, options.patience)
+            if mark is None:
+                raise UnreachableError(f"partition {partition}: no server tells its mark within {options.patience:g} s")
+            marks.append(mark)
         return client.cluster, tuple(marks)
 
     found: tuple[str, tuple[int, ...]] = connect_and(options, look)
     return found
 
 
-def plan_job(values: Mapping[str, str], names: Iterable[str], *, overwrite: bool = False) -> tuple[Job, bool]:
-    """What all tasks of a job that is not a stream share, and whether it was finished before.
+def answered_marks(options: SinkOptions) -> tuple[str, tuple[int | None, ...]]:
+    """As `cluster_marks`; None for a partition of which no server tells its mark in time."""
 
-    Args:
-        values: options as the user gave them.
-        names: columns of the rows.
+    async def look(client: waltz.Client) -> tuple[str, tuple[int | None, ...]]:
+        marks: list[int | None] = [None] * client.num_partitions
 
-    Raises:
-        OptionError: the options or the columns cannot be used.
-        WrongClusterError: the checkpoint is of another cluster.
-        UnreachableError: the cluster does not answer.
-    """
-    options = checked_options(values, names, overwrite=overwrite)
-    cluster, marks = cluster_marks(options)
-    if options.batch_id is None:
-        return Job(options, uuid4().hex, 0, marks), False
-    assert options.checkpoint_location is not None
-    state = SinkState(options.checkpoint_location)
-    start, finished = state.begin(cluster, marks), state.finished(options.batch_id)
-    if not finished and state.latest() > options.batch_id:
-        raise OptionError(
-            f"batchId {options.batch_id}: batch {state.latest()} is finished already; numbers have to grow"
-        )
-    return Job(options, start.sink, options.batch_id, state.base(options.batch_id)), finished
+        async def ask(partition: int) -> None:
+            marks[partition] = await mark_within(client, partition, options.request_timeout_ms / 1000)
+
+        async with trio.open_nursery() as nursery:
+            for partition in range(client.num_partitions):
+                nursery.start_soon(ask, partition)
+        return client.cluster, tuple(marks)
+
+    found: tuple[str, tuple[int | None, ...]] = connect_and(options, look)
+    return found
 
 
-def finish_job(job: Job, results: Sequence[TaskResult]) -> None:
-    """Every task of the job is done: note that, and put rejected rows into their place for users."""
-    options, rejects = job.options, rejects_of(job.sink, job.batch, results)
-    if options.batch_id is not None:
-        assert options.checkpoint_location is not None
-        state = SinkState(options.checkpoint_location)
-        state.finish(job.batch, last_ids(results), rejects)
-        state.publish_rejects(job.batch, options.rejects)
-    elif options.rejects is not None:
-        publish(options.rejects, rejects)
-
-
-def checked_options(values: Mapping[str, str], names: Iterable[str], *, overwrite: bool) -> SinkOptions:
-    """Options that fit the columns; raises OptionError."""
-    options = parse_sink_options(values)
-    if overwrite:
-        raise OptionError('a log is only ever appended to: use mode("append"), or outputMode("append")')
-    check_columns(names, options)
-    return options
-
-
-def last_ids(results: Iterable[TaskResult]) -> dict[int, int]:
-    """By partition, a transaction behind which the job has written nothing."""
-    return {one.partition: one.last_id for result in results for one in result.partitions}
-
-
-def rejects_of(sink: str, batch: int, results: Iterable[TaskResult]) -> dict[str, bytes]:
-    """Files of rejected rows, by name."""
-    return {
-        f"{sink}-{batch}-{result.task:05}.parquet": result.rejects for result in results if result.rejects is not None
-    }
+async def mark_within(client: waltz.Client, partition: int, patience: float) -> int | None:
+    """The committed mark; None if no server tells it within so many seconds."""
+    with trio.move_on_after(patience):
+        return await client.committed_mark(partition)
+    return None
 
 
 def write_batches(
@@ -231,6 +204,8 @@ class _Task:
 
     async def run(self, batches: Iterator[Any]) -> TaskResult:
         """Distribute the rows to one writer per partition."""
+        if self._job.kept and self._job.cluster != self._client.cluster:
+            raise WrongClusterError("the checkpoint", self._client.cluster, self._job.cluster)
         if len(self._job.marks) != self._client.num_partitions:
             raise OptionError(
                 f"the cluster has {self._client.num_partitions} partitions, {len(self._job.marks)} when the job began"
@@ -289,6 +264,22 @@ class _Task:
         )
 
 
+async def write_none(client: waltz.Client, job: Job, partition: int, attempt: Attempt) -> int:
+    """Write a batch that has no rows in this partition; returns a transaction behind which nothing of it will be.
+
+    Raises:
+        DifferentRowsError: an earlier attempt wrote rows here.
+        FencedError: a later batch, or another attempt, has taken over.
+        LogStartError: the log begins behind where it has to be read.
+        UnreachableError: the cluster does not answer.
+    """
+    rows, source = trio.open_memory_channel[list[Row]](0)
+    rows.close()
+    writer = EpochWriter(attempt, job.marks[partition])
+    done = await _Partition(client, partition, writer, job.options.patience, _Rejects()).run(source)
+    return done.last_id
+
+
 class _Partition:
     """Carries out the effects of one writer."""
 
@@ -308,7 +299,10 @@ class _Partition:
     async def run(self, source: trio.MemoryReceiveChannel[list[Row]]) -> Done:
         """Run until there are no more rows and each has its verdict."""
         with trio.CancelScope() as self._scope:
-            return await self._run(source)
+            try:
+                return await self._run(source)
+            except waltz.BeforeStartError as error:
+                raise LogStartError(self._partition, error.text) from error
         status = self._client.status(self._partition)
         raise UnreachableError(
             f"partition {self._partition}: no progress within {self._patience:g} s: "
