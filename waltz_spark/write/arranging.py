@@ -32,7 +32,10 @@ def together(frame: Any, partition_count: int) -> Any:
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     if "partition" not in frame.columns:
-        is_text = dict(frame.dtypes)["key"] == "string"
+        kind = dict(frame.dtypes)["key"]
+        if kind not in ("string", "tinyint", "smallint", "int", "bigint"):
+            raise OptionError(f"column key: expected string or bigint, found {kind}")
+        is_text = kind == "string"
         number = F.crc32(F.encode("key", "utf-8")) if is_text else F.col("key")
         frame = frame.withColumn("partition", F.pmod(number, F.lit(partition_count)).cast("int")).drop("key")
     return frame.withMetadata("partition", {ARRANGED: True}).repartition("partition")

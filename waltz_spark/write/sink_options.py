@@ -35,6 +35,8 @@ COLUMNS = {
 }
 """What rows may consist of; `data` and one of `partition` and `key` are needed."""
 
+_INTEGERS = ("partition", "header", "client_high_water_mark")
+
 CHECKED = ("write_locks", "read_locks", "client_high_water_mark")  # columns that only rows of mode `conditional` have
 
 
@@ -141,21 +143,58 @@ def rows_of_batch(batch: Any) -> dict[str, list[Any]]:
     Raises:
         OptionError: a value is missing or of a type that cannot be used.
     """
-    import pyarrow as pa
-
     count = batch.num_rows
     columns: dict[str, list[Any]] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if name == "data":
-            try:
-                column = column.cast(pa.binary())
-            except pa.ArrowInvalid as error:
-                raise OptionError(f"column data: expected binary or string, found {column.type}") from error
-        elif name in ("partition", "header", "client_high_water_mark") and not pa.types.is_integer(column.type):
-            raise OptionError(f"column {name}: expected {COLUMNS[name]}, found {column.type}")
         if column.null_count and name in ("partition", "key", "data", "client_high_water_mark"):
             raise OptionError(f"column {name} has no value in {column.null_count} rows")
-        columns[name] = column.to_pylist()
+        columns[name] = _converted(name, column).to_pylist()
     for name, default in (("header", 0), ("write_locks", None), ("read_locks", None), ("append_locks", None)):
         columns[name] = columns.get(name) or [default] * count
     return columns
+
+
+def _converted(name: str, column: Any) -> Any:
+    """A column in the type that is written; raises OptionError."""
+    import pyarrow as pa
+
+    kind, types = column.type, pa.types
+    if name == "data":
+        fits = types.is_string(kind) or types.is_large_string(kind) or _is_binary(kind) or types.is_dictionary(kind)
+    elif name == "key":
+        fits = types.is_string(kind) or types.is_large_string(kind) or types.is_integer(kind)
+    elif name in _INTEGERS:
+        fits = types.is_integer(kind) or types.is_null(kind)
+    else:
+        fits = types.is_null(kind) or _is_locks(kind)
+    if not fits:
+        raise OptionError(f"column {name}: expected {COLUMNS[name]}, found {kind}")
+    try:
+        if name == "data":
+            return column.cast(pa.binary())
+        if name in _INTEGERS:
+            return column.cast(pa.int32() if COLUMNS[name] == "int" else pa.int64())
+    except pa.ArrowException as error:
+        raise OptionError(f"column {name}: expected {COLUMNS[name]}, found {kind}: {error}") from error
+    if _is_locks(kind):
+        locks = column.flatten()
+        if locks.null_count or any(locks.field(part).null_count for part in ("name", "id")):
+            raise OptionError(f"column {name}: a lock has no name or no id")
+    return column
+
+
+def _is_binary(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+
+
+def _is_locks(kind: Any) -> bool:
+    """A list of structs with the fields name and id, in whatever order."""
+    from pyarrow import types
+
+    if not (types.is_list(kind) or types.is_large_list(kind)) or not types.is_struct(kind.value_type):
+        return False
+    parts = {kind.value_type.field(at).name: kind.value_type.field(at).type for at in range(kind.value_type.num_fields)}
+    name, number = parts.get("name"), parts.get("id")
+    return name is not None and number is not None and types.is_string(name) and types.is_integer(number)
