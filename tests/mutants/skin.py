@@ -1717,4 +1717,25 @@ SKIN: tuple[Mutant, ...] = (
         '    if not fits and name != "key":\n',
         ("tests/spark/test_files.py",),
     ),
+    Mutant(
+        "a directory whose first segments are lost begins later",
+        "waltz_spark.records.directories",
+        "    elif firsts[0] > start:\n",
+        "    elif firsts[0] < start:\n",
+        ("tests/spark/test_segments.py",),
+    ),
+    Mutant(
+        "a partition whose folder is gone is one that the node never had",
+        "waltz_spark.records.directories",
+        '            _check_no_loss(root / str(number), number, 0, promised, "the folder is gone")\n',
+        "",
+        ("tests/spark/test_segments.py",),
+    ),
+    Mutant(
+        "a partition whose segments are all gone is empty",
+        "waltz_spark.records.directories",
+        '        _check_no_loss(path, partition, start, promised, "no segment is there")\n',
+        "        pass\n",
+        ("tests/spark/test_segments.py",),
+    ),
 )

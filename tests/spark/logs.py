@@ -10,7 +10,7 @@ from pathlib import Path
 
 from waltz_core.base.ids import make_req_id
 from waltz_core.base.log import Record
-from waltz_core.storage import control, index
+from waltz_core.storage import control, index, side
 from waltz_core.storage.record_codec import encode_run
 from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, data_name, encode_header, index_name
 
@@ -74,6 +74,12 @@ def write_control(directory: Path, ends: Sequence[int | None], *, key: bytes = K
         at = control.struct_place(partition, 0)
         data[at : at + 36] = control.encode_struct(struct)
     (directory / control.NAME).write_bytes(data)
+
+
+def write_start(directory: Path, partition: int, first_id: int) -> None:
+    """A side file that says where the log begins, as a node writes it before it frees what is below."""
+    slot = side.encode_start(side.LogStart(first_id, anew=False), side.Belongs(1, 3, first_id), 1)
+    (directory / str(partition) / side.START).write_bytes(bytes(side.SLOT_SIZE) + slot.ljust(side.SLOT_SIZE, b"\0"))
 
 
 def make_log(

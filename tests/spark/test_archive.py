@@ -24,7 +24,7 @@ import pytest
 import trio
 
 import waltz_trio as waltz
-from tests.spark.logs import KEY, make_log, make_records, random_payloads, write_control, write_segments
+from tests.spark.logs import KEY, make_log, make_records, random_payloads, write_control, write_segments, write_start
 from tests.spark.test_live import admin_endpoints, append, outside
 from waltz_core.storage import control
 from waltz_spark.archive.archive import (
@@ -141,7 +141,8 @@ def test_an_archive_can_be_read_as_a_log(log: Path, root: str) -> None:
 def test_archive_and_live_files_make_one_log(log: Path, root: str, tmp_path: Path) -> None:
     archive(log, root, partial=False)
     for name in sorted((log / "0").glob("*"))[:4]:
-        name.unlink()  # old segments, archived and gone
+        name.unlink()  # old segments, archived and freed
+    write_start(log, 0, min(int(path.stem) for path in (log / "0").glob("*.seg")))
     options = {"archive": root, "directory": str(log), "origin": "true", "columns": "partition,transaction_id"}
     reader = BatchReader(parse_options(options))
     rows = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
@@ -174,10 +175,14 @@ def test_a_later_run_adds_what_is_new_and_a_rerun_adds_nothing(log: Path, root: 
 def test_files_end_at_multiples_of_the_range_wherever_the_log_starts(tmp_path: Path, root: str) -> None:
     write_segments(tmp_path / "log", 0, make_records(0, [b"x"] * 500, first=130))
     write_control(tmp_path / "log", [630])
+    write_start(tmp_path / "log", 0, 130)
     archive(tmp_path / "log", root)
     assert [(one.first_id, one.end_id) for one in read_archive(root).files] == [(130, 300), (300, 600), (600, 630)]
     restore(root, tmp_path / "again", HERE)
     assert files_below(tmp_path / "again", ".seg") == files_below(tmp_path / "log", ".seg")
+    (segment,) = (tmp_path / "again").rglob("*.seg")
+    assert main(["disk", "verify-segment", str(segment)]) == 0, "a node would say that what was freed is gone"
+    assert archive(tmp_path / "again", root).record_count == 0
 
 
 def test_two_archivers_of_the_same_log_agree(log: Path, root: str) -> None:

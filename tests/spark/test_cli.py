@@ -46,6 +46,23 @@ def test_scan_tells_what_it_left_out(log: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.splitlines()[4].startswith("490 records, ")
 
 
+def test_what_lost_its_first_segment_or_a_partition_is_not_sound(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    calls = [["spark", name, "--directory", str(log), "--jobs", "1"] for name in ("scan", "audit")]
+    calls[1].append("--no-journal")
+    first = log / "0" / "0000000000000000000.seg"
+    first.rename(log / "kept")
+    for call in calls:
+        assert main(call) == 1
+        answer = capsys.readouterr()
+        assert "the log begins at 0: those before it are lost, not freed" in answer.out + answer.err
+    (log / "kept").rename(first)
+    (log / "2").rename(log / "kept")
+    for call in calls:
+        assert main(call) == 1
+        answer = capsys.readouterr()
+        assert "partition 2, transactions 0 to 89, " in answer.out + answer.err
+
+
 def test_a_scan_of_nothing_is_unproven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_log(tmp_path / "log", [[]])
     assert main(["spark", "scan", "--directory", str(tmp_path / "log"), "--jobs", "1", "--json"]) == 3

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import waltz_trio as waltz
-from tests.spark.logs import make_log, make_records, random_payloads, write_control, write_segments
+from tests.spark.logs import make_log, make_records, random_payloads, write_control, write_segments, write_start
 from tests.spark.running import Log
 from waltz_core.operations.merkle import HASH_SIZE, ProofError
 from waltz_core.operations.transparency import (
@@ -197,6 +197,7 @@ def test_records_that_are_in_no_place_are_not_called_unchanged(tmp_path: Path, f
     shutil.rmtree(tmp_path / "log")
     write_segments(tmp_path / "log", 0, make_records(0, payloads()[0])[100:])
     write_control(tmp_path / "log", [COUNTS[0]])
+    write_start(tmp_path / "log", 0, 100)
     row = compared(folder, tmp_path / "log", signer)[0]
     assert (row.verdict, row.looked_at) == (UNPROVEN, COUNTS[0] - 100)
     row = sealed(tmp_path / "another", tmp_path / "log", signer)[0]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.spark.logs import KEY, make_log, make_records, random_payloads, write_control, write_segments
+from tests.spark.logs import KEY, make_log, make_records, random_payloads, write_control, write_segments, write_start
 from waltz_core.base.ids import req_id_parts
 from waltz_core.base.log import Record
 from waltz_spark.base.errors import DataLossError, OptionError, PipelineError, RecordDamagedError, WrongClusterError
@@ -246,6 +246,46 @@ def test_a_missing_segment_is_a_loss_with_its_ids(folder: Path) -> None:
         read_directory(folder)
     assert caught.value.end - caught.value.start == int(paths[2].stem) - int(paths[1].stem)
     assert caught.value.start == int(paths[1].stem)
+
+
+@pytest.mark.parametrize("trust", ["control", "files"])
+def test_lost_segments_at_the_beginning_are_told_from_freed_ones(folder: Path, trust: str) -> None:
+    make_log(folder, [[b"x" * 20] * 30], threshold=500)
+    first, second, third, *_ = sorted((folder / "0").glob("*.seg"))
+    first.unlink()
+    with pytest.raises(DataLossError, match=r"first segment, and the log begins at 0: .* lost, not freed") as caught:
+        read_directory(folder, trust=trust)
+    assert (caught.value.start, caught.value.end, caught.value.place) == (0, int(second.stem), str(second))
+    write_start(folder, 0, int(second.stem) + 1)  # files are freed whole, so that one may begin before the log does
+    files = read_directory(folder, trust=trust).find(0)
+    assert files is not None
+    assert files.start == int(second.stem)
+    second.unlink()
+    with pytest.raises(DataLossError) as caught:
+        read_directory(folder, trust=trust)
+    assert (caught.value.start, caught.value.end) == (int(second.stem) + 1, int(third.stem))
+
+
+@pytest.mark.parametrize("trust", ["control", "files"])
+@pytest.mark.parametrize("gone", ["segments", "folder"])
+def test_a_partition_without_files_that_the_control_file_promises_is_a_loss(
+    folder: Path, trust: str, gone: str
+) -> None:
+    make_log(folder, [[b"x"] * 10, [b"y"] * 30])
+    for path in (folder / "1").iterdir():
+        path.unlink()
+    if gone == "folder":
+        (folder / "1").rmdir()
+    told = "waltz-storage.ctl says that the node has them, and " + (
+        "no segment" if gone == "segments" else "the folder"
+    )
+    with pytest.raises(DataLossError, match=f"partition 1, transactions 0 to 29, {folder / '1'}: {told}"):
+        read_directory(folder, trust=trust)
+    assert [one.partition for one in read_directory(folder, trust=trust, partitions=[0]).partitions] == [0]
+    write_control(folder, [10, None])  # it was never here
+    assert read_directory(folder, partitions=[0, 1]).find(1) is None
+    write_control(folder, [10, 0])  # or nothing is in it yet
+    assert read_directory(folder, trust=trust).find(0) is not None
 
 
 def test_files_of_another_cluster_are_refused(folder: Path) -> None:

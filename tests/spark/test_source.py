@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from tests.spark.logs import KEY, make_log, make_records, random_payloads, write_control, write_segments
+from tests.spark.logs import KEY, make_log, make_records, random_payloads, write_control, write_segments, write_start
 from waltz_core.base.ids import req_id_parts
 from waltz_core.base.log import Record
 from waltz_spark.base.errors import (
@@ -204,6 +204,7 @@ def test_directories_of_different_clusters_are_refused(tmp_path: Path) -> None:
 def test_a_log_that_no_longer_goes_back_so_far_is_a_loss(tmp_path: Path) -> None:
     write_segments(tmp_path / "a", 0, make_records(0, [b"x"] * 20, first=100))
     write_control(tmp_path / "a", [120])
+    write_start(tmp_path / "a", 0, 100)
     found = reader(tmp_path)
     assert ids(found, found.partitions()) == [(0, at) for at in range(100, 120)]
     with pytest.raises(DataLossError, match="partition 0, transactions 90 to 99"):

@@ -325,7 +325,7 @@ def _check(
 
 def _write_start(target: Path, partition: int, firsts: Sequence[int]) -> None:
     """Where the log begins, if later than at 0: a node would take the ids below for lost."""
-    start = side.LogStart(min(firsts), anew=False)
+    start = side.LogStart(min(firsts, default=0), anew=False)
     if start == side.FROM_ZERO:
         return
     belongs = side.Belongs(_SEQUENCE, -1, max(firsts))

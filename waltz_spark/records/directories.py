@@ -4,6 +4,9 @@ Read-only: the control file is neither locked nor opened for writing, so the nod
 low-water mark is where the last store session began: everything up to it is committed. A later recovery may cut what
 is behind it, so that is read only on request (`trust=files`) or if a live cluster says
 how far it is committed.
+
+A log begins at id 0, or where `waltz.start` says (0.13.2 knows no such file, and frees nothing): what is missing above
+that is lost, not freed.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from pathlib import Path
 from uuid import UUID
 
 from waltz_core.base.record import record
-from waltz_core.storage import control
+from waltz_core.storage import control, side
 from waltz_core.storage.segment import HEADER_SIZE, decode_header, id_of_name
 from waltz_spark.base.errors import DataLossError, OptionError, PipelineError, UnreachableError, WrongClusterError
 from waltz_spark.records.segments import SegmentFile
@@ -82,7 +85,8 @@ def read_directory(
         UnreachableError: it cannot be read.
         OptionError: there is no control file, which `trust=control` needs.
         WrongClusterError: it belongs to another cluster.
-        DataLossError: ids between two segments are in no file.
+        DataLossError: ids are in no file: between two segments, between the log start and the first one, or all those
+            that the control file promises.
     """
     root = Path(path)
     try:
@@ -100,17 +104,20 @@ def read_directory(
     if key is not None and found_key != key:
         raise WrongClusterError(str(root), str(UUID(bytes=key)), str(UUID(bytes=found_key)))
     count = header.partition_count if header is not None else max(numbers, default=-1) + 1
-    wanted = [number for number in numbers if (partitions is None or number in partitions) and number < count]
+    known = {*numbers, *range(count if header is not None else 0)}  # a folder may be gone
+    wanted = [number for number in sorted(known) if (partitions is None or number in partitions) and number < count]
     partition_files = []
     for number in wanted:
-        safe_end = _safe_end(root, body, number) if header is not None and trust == "control" else None
-        if safe_end is None and trust == "control":
+        promised = _promised_end(root, body, number, trust) if header is not None else None
+        if promised is None and (trust == "control" or number not in numbers):
             continue  # not assigned to this node
+        if number not in numbers:
+            _check_no_loss(root / str(number), number, 0, promised, "the folder is gone")
+            continue
         session_id, end = live.get(number, (0, 0)) if live is not None else (0, 0)
-        if safe_end is not None and end > safe_end and _session(body, number) >= session_id:
-            whole = _read_partition(root / str(number), number, found_key, None)
-            safe_end = max(safe_end, min(end, whole.whole_end))
-        partition_files.append(_read_partition(root / str(number), number, found_key, safe_end))
+        if trust != "control" or promised is None or _session(body, number) < session_id:
+            end = 0
+        partition_files.append(_read_trusted(root / str(number), number, found_key, promised, trust, end))
     return Replica(str(root), found_key, count, tuple(partition_files))
 
 
@@ -125,14 +132,40 @@ def _read_control(root: Path) -> tuple[control.ControlHeader | None, bytes]:
     return header, data[control.HEADER_SIZE :]
 
 
-def _safe_end(root: Path, body: bytes, partition: int) -> int | None:
+def _promised_end(root: Path, body: bytes, partition: int, trust: str) -> int | None:
     """The id behind the local low-water mark; None if the partition is not assigned to the node."""
     entry = control.decode_entry(body, partition)
     if isinstance(entry, control.ControlDamage):
+        if trust == "files":
+            return None  # nobody knows
         raise PipelineError(f"{root / control.NAME}: partition {partition}: {entry.value}")
     if not entry.current.assigned:
         return None
     return max(entry.current.local_low_water_mark, -1) + 1
+
+
+def _check_no_loss(folder: Path, partition: int, start: int, promised: int | None, found: str) -> None:
+    """Raises DataLossError: nothing is there of what the control file says that the node has."""
+    if promised is not None and promised > start:
+        reason = f"{control.NAME} says that the node has them, and {found}; read another replica, or the archive"
+        raise DataLossError(partition, start, promised, str(folder), reason)
+
+
+def _log_start(folder: Path) -> int:
+    """Where the log begins. It is read behind the names of the files: it is durable before the first one is freed.
+
+    Raises:
+        UnreachableError: the file that says so cannot be read.
+    """
+    path = folder / side.START
+    try:
+        with path.open("rb") as file:
+            data = file.read(2 * side.SLOT_SIZE)
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise UnreachableError(f"{path}: {error.strerror}") from error
+    return side.decode_start(side.newest_slot(data)).first_id
 
 
 def _session(body: bytes, partition: int) -> int:
@@ -151,11 +184,33 @@ def _key_of_files(root: Path, numbers: list[int]) -> bytes:
     raise PipelineError(f"{root} holds neither a control file nor a segment: is it a storage directory?")
 
 
-def _read_partition(path: Path, partition: int, key: bytes, safe_end: int | None) -> PartitionFiles:
+def _read_trusted(
+    path: Path, partition: int, key: bytes, promised: int | None, trust: str, live_end: int
+) -> PartitionFiles:
+    """Args:
+    promised: the id behind the local low-water mark, None if it is not known.
+    live_end: the id behind what servers say is committed, if the replica took part in that session.
+    """
+    safe_end = promised if trust == "control" else None
+    if safe_end is not None and live_end > safe_end:
+        whole = _read_partition(path, partition, key, None, promised)
+        safe_end = max(safe_end, min(live_end, whole.whole_end))
+    return _read_partition(path, partition, key, safe_end, promised)
+
+
+def _read_partition(
+    path: Path, partition: int, key: bytes, safe_end: int | None, promised: int | None
+) -> PartitionFiles:
     """Args: safe_end: None = as far as the records are whole."""
     firsts = sorted(
         first for name in os.listdir(path) if name.endswith(".seg") and (first := id_of_name(name)) is not None
     )
+    start = _log_start(path)
+    if not firsts:
+        _check_no_loss(path, partition, start, promised, "no segment is there")
+    elif firsts[0] > start:
+        reason = f"it is the first segment, and the log begins at {start}: those before it are lost, not freed"
+        raise DataLossError(partition, start, firsts[0], str(path / f"{firsts[0]:019d}.seg"), reason)
     spans: list[SegmentSpan] = []
     whole_end = 0
     for at, first in enumerate(firsts):
