@@ -1738,4 +1738,11 @@ SKIN: tuple[Mutant, ...] = (
         "        pass\n",
         ("tests/spark/test_segments.py",),
     ),
+    Mutant(
+        "history hands out the markers of sinks",
+        "waltz_spark.read.history",
+        "if transaction.header != MARKER_HEADER:",
+        "if True:",
+        ("tests/spark/test_views.py",),
+    ),
 )

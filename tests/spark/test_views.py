@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import attrs
 import pytest
 import trio
 
 import waltz_trio as waltz
-from tests.spark.logs import make_log
+from tests.spark.logs import make_log, make_records, write_control, write_segments
 from waltz_core.base.log import MARKER_HEADER
 from waltz_spark.archive.archive import plan_archive, run_archive
 from waltz_spark.base.errors import OptionError
 from waltz_spark.base.runners import Here
+from waltz_spark.read.history import follow
 from waltz_spark.read.options import parse_options
 from waltz_spark.read.reading import drop_connections
 from waltz_spark.read.views import balances, bootstrap, changes
@@ -93,6 +96,43 @@ async def test_a_client_goes_on_exactly_where_history_was_loaded_up_to(tmp_path:
             assert rows(path, query) == rows(slow, query)
         assert len(rows(path, "SELECT * FROM SEEN")) == 320 - 32 + 1
         await outside(drop_connections)
+
+
+class FreedUpTo:
+    """A client of a log that begins at an id and ends behind it with one transaction."""
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+
+    @asynccontextmanager
+    async def feed(self, partition: int, *, after: int, prefetch: int) -> AsyncIterator[Any]:
+        async with aclosing(self._transactions(partition, after)) as transactions:
+            yield transactions
+
+    async def _transactions(self, partition: int, after: int) -> AsyncGenerator[waltz.Transaction, None]:
+        if after + 1 < self._start:
+            raise waltz.BeforeStartError(partition, f"the log begins at {self._start}")
+        yield waltz.Transaction(partition, self._start, 0, make_records(partition, [b"x"])[0].req_id, b"live")
+
+
+@pytest.mark.parametrize("first", [0, 7])
+async def test_markers_of_sinks_are_passed_over_in_the_archive_as_in_the_feed(tmp_path: Path, first: int) -> None:
+    """From id 7 on, the archive holds nothing but markers: that is no reason to say that it lacks what is asked for."""
+    records = make_records(0, [b"%d" % at for at in range(9)])
+    headers = [MARKER_HEADER if at in (2, 7, 8) else 5 for at in range(9)]
+    changed = [attrs.evolve(one, header=header) for one, header in zip(records, headers, strict=True)]
+    write_segments(tmp_path / "log", 0, changed)
+    write_control(tmp_path / "log", [9])
+    archive = str(tmp_path / "archive")
+    run_archive(plan_archive(parse_options({"directory": str(tmp_path / "log")}), archive), Here())
+    client: Any = FreedUpTo(9)
+    seen = []
+    async with aclosing(follow(client, 0, archive=archive, after=first - 1)) as history:
+        async for transaction in history:
+            seen.append(transaction.id)
+            if transaction.id == 9:
+                break
+    assert seen == [at for at in range(first, 10) if at not in (2, 7, 8)]
 
 
 def bank_log(directory: Path, partitions: int = 2) -> None:

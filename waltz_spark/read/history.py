@@ -9,6 +9,7 @@ import trio
 
 import waltz_trio as waltz
 from waltz_core.base.ids import make_req_id
+from waltz_core.base.log import MARKER_HEADER
 from waltz_spark.records.archived import archived_batches
 from waltz_spark.records.columns import Shape
 from waltz_spark.records.manifest import read_archive
@@ -26,7 +27,7 @@ async def follow(
     """Transactions behind `after`, payloads included, without end; close it (`contextlib.aclosing`).
 
     The feed is asked first. If it does not go back far enough, the archive is read to its end; by then more
-    may have been freed, so the feed is asked again.
+    may have been freed, so the feed is asked again. Markers of sinks are passed over, as by a feed.
 
     Args:
         archive: path or URI.
@@ -48,7 +49,8 @@ async def follow(
             batches = _archived(archive, partition, mark + 1)
             while (batch := await trio.to_thread.run_sync(next, batches, None)) is not None:
                 for transaction in _transactions(partition, batch):
-                    yield transaction
+                    if transaction.header != MARKER_HEADER:
+                        yield transaction
                     mark = transaction.id
             if mark == begin:
                 raise
