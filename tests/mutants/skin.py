@@ -1745,4 +1745,11 @@ SKIN: tuple[Mutant, ...] = (
         "if True:",
         ("tests/spark/test_views.py",),
     ),
+    Mutant(
+        "rows that REPLACE removes are no changes",
+        "waltz_spark.read.views",
+        '        self._database.execute("PRAGMA recursive_triggers = ON")\n',
+        "",
+        ("tests/spark/test_views.py",),
+    ),
 )

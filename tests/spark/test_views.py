@@ -19,6 +19,7 @@ from waltz_core.base.log import MARKER_HEADER
 from waltz_spark.archive.archive import plan_archive, run_archive
 from waltz_spark.base.errors import OptionError
 from waltz_spark.base.runners import Here
+from waltz_spark.read import views
 from waltz_spark.read.history import follow
 from waltz_spark.read.options import parse_options
 from waltz_spark.read.reading import drop_connections
@@ -198,6 +199,54 @@ def test_the_changes_of_a_view_are_a_frame(spark: Any, tmp_path: Path) -> None:
         change(3, "update", account(1, 50), account(1, 50, "N")),
         change(4, "update", account(11, 30), account(11, 35)),
     ]
+
+
+def replayed(schema: str, *statements: str) -> list[tuple[str, str | None, str | None]]:
+    """What the statements change, one transaction for each, as `changes` finds it in an executor."""
+
+    def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+        db.execute(txn.load().decode())
+
+    found = views._Replayed(0, apply, schema, ["t"])
+    records = make_records(0, [one.encode() for one in statements])
+    transactions = [waltz.Transaction(0, at, 0, one.req_id, one.data) for at, one in enumerate(records)]
+    return [row[3:] for row in found.apply(transactions)]
+
+
+def test_rows_that_are_replaced_are_among_the_changes() -> None:
+    schema = "CREATE TABLE t (k TEXT PRIMARY KEY, u INTEGER UNIQUE)"
+
+    def row(key: str, number: int) -> str:
+        return json.dumps({"k": key, "u": number}, separators=(",", ":"))
+
+    two = "INSERT INTO t VALUES ('a', 1), ('b', 2)"
+    begin = [("insert", None, row("a", 1)), ("insert", None, row("b", 2))]
+    assert replayed(schema, two, "INSERT OR REPLACE INTO t VALUES ('a', 3)") == [
+        *begin,
+        ("update", row("a", 1), row("a", 3)),
+    ]
+    found = replayed(schema, two, "REPLACE INTO t VALUES ('a', 2)")
+    assert sorted(found[2:]) == [("delete", row("b", 2), None), ("update", row("a", 1), row("a", 2))]
+    assert replayed(schema, two, "REPLACE INTO t VALUES ('c', 2)")[2:] == [
+        ("delete", row("b", 2), None),
+        ("insert", None, row("c", 2)),
+    ]
+    assert replayed(schema, two, "UPDATE OR REPLACE t SET u = 2 WHERE k = 'a'")[2:] == [
+        ("delete", row("b", 2), None),
+        ("update", row("a", 1), row("a", 2)),
+    ]
+
+
+def test_triggers_of_the_schema_that_would_fire_for_replaced_rows_must_be_meant_to() -> None:
+    schema = (
+        "CREATE TABLE gone (k TEXT); CREATE TABLE t (k TEXT PRIMARY KEY, u INTEGER);"
+        "CREATE TRIGGER leaving AFTER DELETE ON t BEGIN INSERT INTO gone VALUES (OLD.k); END;"
+    )
+    with pytest.raises(
+        OptionError, match="a trigger on DELETE, leaving, which does not fire for rows that REPLACE removes"
+    ):
+        replayed(schema, "INSERT INTO t VALUES ('a', 1)")
+    assert len(replayed(f"PRAGMA recursive_triggers = ON; {schema}", "INSERT INTO t VALUES ('a', 1)")) == 1
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -103,7 +104,8 @@ def changes(frame: Any, apply: Apply, schema: str, tables: Sequence[str]) -> Any
 
     Every partition of the log is replayed on its own, from the beginning, in a database in memory: which suits
     views whose rows depend on one partition each. Columns: `CHANGES`; `before` and `after` are rows as JSON,
-    binary columns in hexadecimal. The rows of a transaction have no order.
+    binary columns in hexadecimal. The rows of a transaction have no order. A row that REPLACE puts in the place of one
+    with its primary key is updated; rows that it removes because of another key are deleted.
 
     Args:
         frame: `spark.read.format("waltz")`, from the start of the log, with at least partition, transaction_id,
@@ -111,6 +113,10 @@ def changes(frame: Any, apply: Apply, schema: str, tables: Sequence[str]) -> Any
         apply: as of a `SqliteView`.
         schema: SQL statements that make the tables.
         tables: names of the tables whose changes are reported.
+
+    Raises:
+        OptionError: in the job, if the frame is not the whole log, the schema makes no such table, or has triggers on
+            DELETE without saying that they are to fire for replaced rows too.
     """
 
     def replay(batches: Iterator[Any]) -> Iterator[Any]:
@@ -148,14 +154,31 @@ class _Replayed:
         self._mark = -1
         self._database = sqlite3.connect(":memory:", isolation_level=None)
         self._database.executescript(schema)
+        self._see_replaced_rows()
+        self._keys: dict[str, tuple[str, ...]] = {}  # columns of the primary key, by table
         self._database.execute("CREATE TEMP TABLE waltz_changes (tab TEXT, change TEXT, before TEXT, after TEXT)")
         for table in tables:
             self._watch(table)
 
+    def _see_replaced_rows(self) -> None:
+        """Rows that REPLACE removes fire triggers with a setting only, which must not change what the schema does."""
+        (recursive,) = self._database.execute("PRAGMA recursive_triggers").fetchone()
+        if recursive:
+            return
+        for name, sql in self._database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"):
+            if re.search(r"\bDELETE\s+ON\b", sql, re.IGNORECASE):
+                raise OptionError(
+                    f"the schema makes a trigger on DELETE, {name}, which does not fire for rows that REPLACE removes, "
+                    "so they would not be seen: put PRAGMA recursive_triggers = ON into the schema, of the view too"
+                )
+        self._database.execute("PRAGMA recursive_triggers = ON")
+
     def _watch(self, table: str) -> None:
-        columns = [row[1] for row in self._database.execute(f'PRAGMA table_info("{table}")')]
+        known = self._database.execute(f'PRAGMA table_info("{table}")').fetchall()
+        columns = [row[1] for row in known]
         if not columns:
             raise OptionError(f"the schema makes no table {table}")
+        self._keys[table] = tuple(row[1] for row in known if row[5])
 
         def row(alias: str) -> str:
             pairs = []
@@ -190,9 +213,26 @@ class _Replayed:
             self._apply(txn, cursor)
             rows = cursor.execute("SELECT tab, change, before, after FROM waltz_changes").fetchall()
             if rows:
-                changes += [(self.partition, txn.id, *row) for row in rows]
+                changes += [(self.partition, txn.id, *row) for row in self._merged(rows)]
                 cursor.execute("DELETE FROM waltz_changes")
         return changes
+
+    def _merged(self, rows: Iterable[tuple[str, str, str | None, str | None]]) -> list[tuple[Any, ...]]:
+        """With updates in the place of rows that were deleted and at once inserted again under their key."""
+        merged: list[tuple[Any, ...]] = []
+        for table, change, before, after in rows:
+            at = len(merged)
+            while change == "insert" and at and merged[at - 1][:2] == (table, "delete"):
+                at -= 1
+                if self._key_of(table, merged[at][2]) == self._key_of(table, after) is not None:
+                    change, before = "update", merged.pop(at)[2]
+            merged.append((table, change, before, after))
+        return merged
+
+    def _key_of(self, table: str, row: str | None) -> list[Any] | None:
+        """The primary key of a row; None if its table has none."""
+        values = json.loads(row or "{}")
+        return [values.get(name) for name in self._keys[table]] or None
 
 
 # ---- the bank --------------------------------------------------------------------------------
