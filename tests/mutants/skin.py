@@ -1752,4 +1752,11 @@ SKIN: tuple[Mutant, ...] = (
         "",
         ("tests/spark/test_views.py",),
     ),
+    Mutant(
+        "the replicas that are named are all that there are",
+        "waltz_spark.archive.freeing",
+        "    count = cluster.replica_count(partition)\n",
+        "    count = named\n",
+        ("tests/spark/test_live.py",),
+    ),
 )

@@ -187,6 +187,25 @@ async def test_nothing_is_freed_that_a_quorum_of_replicas_does_not_confirm(tmp_p
         assert (await outside(lambda: plan_free(options, str(vault)))).partitions == wanted.partitions
 
 
+async def test_the_replicas_that_are_named_are_no_majority_of_those_that_there_are(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=2, storage_nodes=3) as cluster:
+        await append(cluster, (COUNT, 5))
+        first, second, third = admin_endpoints(cluster).split(",")
+        vault = str(tmp_path / "vault")
+        every = options_of(cluster, via="storage", adminEndpoints=f"{first},{second},{third}")
+        plan = await outside(lambda: plan_archive(every, vault, range_count=50))
+        await outside(lambda: run_archive(plan, Here()))
+        for named in (first, f"{first},{first}", f"{first},127.0.0.1:1"):
+            options = options_of(cluster, adminEndpoints=named)
+            with pytest.raises(
+                ArchiveError, match=r"partition 0: 1 of its 3 replicas can be compared .* and 2 are needed"
+            ):
+                await outside(lambda options=options: plan_free(options, vault))  # type: ignore[misc]
+        found = await outside(lambda: plan_free(options_of(cluster, adminEndpoints=f"{second},{third}"), vault))
+        assert found.quorums == (2,) * len(found.checks)
+        assert [one.partition for one in found.partitions] == [0, 1]
+
+
 async def test_a_stream_follows_a_running_cluster(tmp_path: Path) -> None:
     async with embedded_cluster(tmp_path / "c", partitions=2, storage_nodes=1) as cluster:
         await append(cluster, (5, 3))

@@ -43,8 +43,9 @@ def plan_free(options: Options, root: str, *, keep_local: int = 0) -> FreePlan:
         keep_local: so many of the newest ids of each partition stay on the storage nodes.
 
     Raises:
-        OptionError: no running cluster is named, or not where its replicas are; `keep_local` is below 0.
-        ArchiveError: the archive is of another cluster, or its hash chain is broken.
+        OptionError: no running cluster is named, or not where its replicas are, or nothing tells how many there are;
+            `keep_local` is below 0.
+        ArchiveError: the archive is of another cluster, its hash chain is broken, or too few replicas can be compared.
         UnreachableError: the cluster does not answer.
     """
     check_number("keep_local", keep_local, 0)
@@ -70,14 +71,29 @@ def plan_free(options: Options, root: str, *, keep_local: int = 0) -> FreePlan:
             places = cluster.places(partition, marks.sessions[partition], "storage")
             if not places:
                 raise OptionError("freeing compares replicas: give adminEndpoints, or zookeeper instead of url")
+            needed = _needed(cluster, partition, len(places))
             for file in files:
                 whole = file.first_id >= start  # of others the cluster has a part only
-                quorums.append(majority(len(places)) if whole else 0)
+                quorums.append(needed if whole else 0)
                 checks.append(Check(state.root, file, _replicas(places, file) if whole else ()))
             freed.append(Freed(partition, start, files[-1].end_id))
         return FreePlan(options, state, tuple(freed), tuple(checks), tuple(quorums))
     finally:
         inventory.close()
+
+
+def _needed(cluster: Cluster, partition: int, named: int) -> int:
+    """How many replicas must be equal to the archive: of all that there are, not of those that are named."""
+    count = cluster.replica_count(partition)
+    needed = majority(count)
+    if named < needed:
+        silent = "".join(f"; {text}" for text in cluster.silent.values())
+        raise ArchiveError(
+            f"partition {partition}: {named} of its {count} replicas can be compared with the archive, and "
+            f"{needed} are needed before anything is freed: give the admin ports of all storage nodes "
+            f"(adminEndpoints), or zookeeper instead of url{silent}"
+        )
+    return needed
 
 
 def _replicas(places: tuple[Place, ...], file: ArchivedFile) -> tuple[tuple[str, tuple[Range, ...]], ...]:

@@ -49,6 +49,7 @@ class _Map:
     servers: tuple[Endpoint | None, ...]  # by partition; None where no server owns it
     nodes: tuple[tuple[Endpoint, ...], ...]  # admin ports of the replicas, by partition
     sessions: tuple[int, ...]  # as in ZooKeeper; -1 where only the server knows it
+    replica_counts: tuple[int, ...] | None = None  # by partition; None where only the server knows them
 
 
 class Connection(Protocol):
@@ -176,6 +177,7 @@ class Cluster:
         self._held: dict[
             Endpoint, dict[int, bool]
         ] = {}  # the partitions that nodes hold, and whether they are available
+        self.silent: dict[Endpoint, str] = {}  # nodes of `adminEndpoints` that did not answer last, and why
         self._map = self._read_map()
         self._ports: dict[Endpoint, ClientPort] = {}
 
@@ -265,18 +267,19 @@ class Cluster:
                 for partition in range(self.partition_count)
             )
         sessions = tuple(-1 if metadata is None else metadata.session_id for metadata in dump.partitions)
-        return _Map(tuple(servers.get(partition) for partition in range(self.partition_count)), nodes, sessions)
+        counts = tuple(len(dump.maps.replicas.storages_of(partition)) for partition in range(self.partition_count))
+        return _Map(tuple(servers.get(partition) for partition in range(self.partition_count)), nodes, sessions, counts)
 
     def _given_nodes(self) -> tuple[tuple[Endpoint, ...], ...]:
         """Nodes of the option `adminEndpoints`, which are asked for their partitions."""
         nodes: list[list[Endpoint]] = [[] for _ in range(self.partition_count)]
-        for text in self._options.admin_endpoints:
-            endpoint = parse_endpoint(text)
+        self.silent.clear()
+        for endpoint in dict.fromkeys(map(parse_endpoint, self._options.admin_endpoints)):
             try:
                 with AdminPort(endpoint, self._client_tls, self.key, self.partition_count, self._timeout) as port:
                     self._held[endpoint] = port.assigned()
-            except UnreachableError:
-                pass  # it may come back; until then its last answer counts
+            except UnreachableError as error:
+                self.silent[endpoint] = str(error)  # it may come back; until then its last answer counts
             for partition, available in self._held.get(endpoint, {}).items():
                 if available and partition < self.partition_count:
                     nodes[partition].append(endpoint)
@@ -359,6 +362,28 @@ class Cluster:
         if server not in self._ports:
             self._ports[server] = ClientPort(server, self._client_tls, self._timeout)
         return self._ports[server]
+
+    def replica_count(self, partition: int) -> int:
+        """How many replicas a partition has; where only its server can be asked, how many it has at most.
+
+        Raises:
+            OptionError: nothing tells.
+            UnreachableError: the server does not answer.
+        """
+        if self._map.replica_counts is not None:
+            return self._map.replica_counts[partition]
+        count = self._port_of(partition).storage_node_count()
+        if not count:
+            raise OptionError(
+                f"partition {partition}: its server does not say how many storage nodes it has: name the cluster by "
+                "its ZooKeeper instead of url"
+            )
+        # The server tells of the nodes of all its partitions. Those that hold others, but not this one, do not count.
+        server = self._map.servers[partition]
+        own = {at for at, owner in enumerate(self._map.servers) if owner == server}
+        others = sum(bool(own & held.keys()) and partition not in held for held in self._held.values())
+        holders = sum(partition in held for held in self._held.values())
+        return max(count - others, holders)
 
     # ---- places ----------------------------------------------------------------------------------
 

@@ -325,6 +325,14 @@ class ClientPort(BlockingPort[client.ClientMessage]):
         assert isinstance(answer, client.ClusterInfoResponse)
         return answer
 
+    def storage_node_count(self) -> int:
+        """How many storage nodes have replicas of the partitions that this server owns; 0 if it does not say."""
+        if self.version < EXTENDED or not self.cluster().capabilities & client.Capability.STORAGE_NODES:
+            return 0
+        answer = self.ask(client.StorageNodesRequest(self._req_id(0)))
+        assert isinstance(answer, client.StorageNodesResponse)
+        return len(answer.nodes)
+
     def partitions(self) -> dict[int, tuple[int, int]]:
         """Store session and committed mark of each partition that is open on this server; codec 5 only."""
         answer = self.ask(client.PartitionStatusRequest(self._req_id(0)))
