@@ -1759,4 +1759,11 @@ SKIN: tuple[Mutant, ...] = (
         "    count = named\n",
         ("tests/spark/test_live.py",),
     ),
+    Mutant(
+        "a URI with one slash is a folder in the working directory",
+        "waltz_spark.base.objects",
+        "    match = _ONE_SLASH.match(root)\n",
+        "    match = None\n",
+        ("tests/spark/test_objects.py",),
+    ),
 )

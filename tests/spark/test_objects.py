@@ -31,6 +31,37 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{request.getfixturevalue('bucket')}/{tmp_path.name}"
 
 
+@pytest.mark.parametrize("written", ["file:{}", "file://{}", "file://localhost{}", "FILE:{}", "{}"])
+def test_a_local_place_may_be_written_as_a_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = open_store(written.format(f"{tmp_path}/a%20b"))
+    assert store.put_if_absent("x", b"1")
+    assert (tmp_path / "a%20b" / "x").read_bytes() == b"1", "as Spark takes it, beside whose checkpoint it is"
+
+
+@pytest.mark.parametrize(
+    "root", ["s3:/vault/ledger", "hdfs:/checkpoints", "S3A:/vault", "file://vault/x", "file:vault"]
+)
+def test_what_only_looks_like_a_uri_is_no_folder_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for read_only in (True, False):
+        with pytest.raises(ArchiveError, match=f"{root}: expected .*://"):
+            open_store(root, read_only=read_only)
+    with pytest.raises(ArchiveError, match=f"{root}/waltz-sink: expected "):
+        SinkState(root)
+    assert list(tmp_path.iterdir()) == []
+    assert open_store("./s3:/vault").put_if_absent("x", b"1")
+
+
+def test_the_refusal_of_another_kind_of_store_names_checkpoints_too() -> None:
+    with pytest.raises(
+        ArchiveError, match=r"checkpoints of a sink are kept in directories or on s3, s3a, not on memory"
+    ):
+        SinkState("memory://checkpoint")
+
+
 def test_of_several_who_create_a_name_at_once_one_wins(root: str) -> None:
     for number in range(10):
         barrier = threading.Barrier(4)

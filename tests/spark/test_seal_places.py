@@ -224,7 +224,8 @@ def test_the_commands_take_uris_for_seals_checkpoints_and_proofs(
     assert "transaction 7 " in call("check-proof", "--key", public, proof)
     assert f"Error: {root}/none" in call("check-proof", "--key", public, f"{root}/none", status=1)
     text = call("seal", "--seal", "ftp://a/b", "--directory", tmp_path / "log", "--key", key, status=1)
-    assert text == "Error: ftp://a/b: archives and seals are kept in directories or on s3, s3a, not on ftp\n"
+    kept = "archives, seals and checkpoints of a sink are kept in directories or on s3, s3a"
+    assert text == f"Error: ftp://a/b: {kept}, not on ftp\n"
 
 
 def test_an_object_that_is_there_already_must_be_the_same(root: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import zlib
 from pathlib import Path
@@ -22,6 +23,7 @@ SMALL_MAX = 1 << 28
 """Bytes of the largest file that is read as a whole: a checkpoint of some 700,000 archived files."""
 
 _CONDITIONAL = ("s3", "s3a")  # kinds of fsspec whose mode `create` is a conditional put
+_ONE_SLASH = re.compile(r"([a-z][a-z0-9+.-]+):/(?!/)", re.IGNORECASE)
 
 
 class Store(Protocol):
@@ -67,16 +69,15 @@ class Store(Protocol):
 
 
 def open_store(root: str, *, read_only: bool = False) -> Store:
-    """The store of an archive: a path, `file://...`, or any URI that fsspec knows (`s3://bucket/prefix`).
+    """The store of an archive: a path, `file:///...`, or any URI that fsspec knows (`s3://bucket/prefix`).
 
     Args:
         read_only: nothing will be put there, so that any kind of store will do.
 
     Raises:
-        ArchiveError: fsspec, or the package for this kind of store, is not installed.
+        ArchiveError: fsspec, or the package for this kind of store, is not installed, or this is no place of any kind.
     """
-    if root.startswith("file://"):
-        root = root.removeprefix("file://")
+    root = _plain(root)
     if "://" not in root:
         return LocalStore(root)
     try:
@@ -86,13 +87,35 @@ def open_store(root: str, *, read_only: bool = False) -> Store:
     kind = root.partition("://")[0]
     if kind not in _CONDITIONAL and not read_only:
         raise ArchiveError(
-            f"{root}: archives and seals are kept in directories or on {', '.join(_CONDITIONAL)}, not on {kind}"
+            f"{root}: archives, seals and checkpoints of a sink are kept in directories or on "
+            f"{', '.join(_CONDITIONAL)}, not on {kind}"
         )
     try:
         file_system, path = fsspec.core.url_to_fs(root)
     except (ImportError, ValueError) as error:
         raise ArchiveError(f"{root}: {error}") from error
     return RemoteStore(root, file_system, path)
+
+
+def _plain(root: str) -> str:
+    """The path of a local URI, as Spark and Hadoop write it (`file:/path`, percent signs as they are); else as it is.
+
+    Raises:
+        ArchiveError: it looks like a URI and is none: as a path it would be a folder in the working directory.
+    """
+    if root.lower().startswith("file:"):
+        path = re.sub(r"^//(localhost)?(?=/)", "", root[len("file:") :])
+        if not path.startswith("/") or path.startswith("//"):
+            raise ArchiveError(f"{root}: expected file:///path, on this machine")
+        return path
+    match = _ONE_SLASH.match(root)
+    if match is not None:
+        kind = match[1]
+        raise ArchiveError(
+            f"{root}: expected {kind}://bucket/prefix, or a path; archives, seals and checkpoints of a sink are kept "
+            f"in directories or on {', '.join(_CONDITIONAL)} (a folder of such a name: ./{root})"
+        )
+    return root
 
 
 def _crc(file: Any, size_max: int | None) -> tuple[int, int]:

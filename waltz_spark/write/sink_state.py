@@ -38,11 +38,6 @@ class Start:
     key: str = ""  # digest of the key of the cluster; empty where none was shown, or an earlier version wrote this
 
 
-def _plain(root: str) -> str:
-    """Spark also writes local paths as `file:/path`."""
-    return root.removeprefix("file:") if root.startswith("file:/") and not root.startswith("file://") else root
-
-
 class SinkState:
     """The folder of one sink; made by the driver, looked at by executors.
 
@@ -54,7 +49,7 @@ class SinkState:
     def __init__(self, checkpoint: str, kept: int = _KEPT) -> None:
         self._kept = kept
         self._start: Mapping[str, Any] | None = None
-        self._store: Store = open_store(f"{_plain(checkpoint).rstrip('/')}/{FOLDER}")
+        self._store: Store = open_store(f"{checkpoint.rstrip('/')}/{FOLDER}")
 
     def _begun(self) -> Mapping[str, Any] | None:
         """The content of the file that begins a sink; None if there is none yet."""
@@ -190,7 +185,7 @@ class SinkState:
 
 def publish(target: str, files: Mapping[str, bytes]) -> None:
     """Create files of rejected rows; those that are there stay."""
-    store = open_store(_plain(target))
+    store = open_store(target)
     for name, data in files.items():
         store.put_if_absent(name, data)
 
