@@ -1766,4 +1766,11 @@ SKIN: tuple[Mutant, ...] = (
         "    match = None\n",
         ("tests/spark/test_objects.py",),
     ),
+    Mutant(
+        "a file that found no room stays in the archive",
+        "waltz_spark.archive.agent",
+        "        finally:\n            _unlink(file.scratch)\n",
+        "        else:\n            _unlink(file.scratch)\n",
+        ("tests/spark/test_archive_agent.py",),
+    ),
 )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
+import pyarrow.parquet as pq
 import pytest
 
 from waltz_core.base.ids import make_req_id
@@ -17,6 +20,7 @@ from waltz_spark.archive import agent
 from waltz_spark.archive.agent import ArchiveReader, ArchiveWriter, Manifest
 from waltz_spark.base.errors import ArchiveError
 from waltz_spark.base.objects import open_store
+from waltz_trio.base import durable
 
 COUNT = 20
 
@@ -116,6 +120,52 @@ def test_a_file_that_does_not_go_on_where_the_last_piece_ended_is_given_up(tmp_p
     with pytest.raises(ArchiveError, match="found none"):
         desk.writing.answer(calls.ArchiveCommit(9, 0, COUNT, 25))
     assert [path.name for path in tmp_path.rglob("*") if "tmp" in path.name or "scratch" in path.name] == []
+
+
+@pytest.mark.parametrize("at", ["rows", "end"])
+def test_a_full_disk_leaves_no_file_in_the_making(
+    tmp_path: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Each attempt of the server made one more, until nothing else had room on that disk."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = sorted(tmp_path.rglob("*"))
+    opened = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        desk.writing.answer(calls.ArchiveTake(9, 0, COUNT, COUNT, log(COUNT, 25)))
+        with monkeypatch.context() as patch:
+            patch.setattr(pq.ParquetWriter, "write_table" if at == "rows" else "close", full)
+            with pytest.raises(OSError, match="No space left"):
+                desk.writing.answer(calls.ArchiveCommit(9, 0, COUNT, 25))
+    assert sorted(tmp_path.rglob("*")) == before
+    assert len(os.listdir("/proc/self/fd")) == opened
+    desk.writing.answer(calls.ArchiveTake(9, 0, COUNT, COUNT, log(COUNT, 25)))
+    assert isinstance(desk.writing.answer(calls.ArchiveLook(9, 0, bytes(16), 1, 10, 0)), calls.ArchiveHolds)
+    with monkeypatch.context() as patch:
+        desk.writing.answer(calls.ArchiveTake(9, 0, COUNT, COUNT, log(COUNT, 25)))
+        patch.setattr(pq.ParquetWriter, "write_table", full)
+        assert isinstance(desk.writing.answer(calls.ArchiveLook(9, 0, bytes(16), 1, 10, 0)), calls.ArchiveHolds)
+        patch.setattr(pq.ParquetWriter, "__init__", full)
+        with pytest.raises(OSError, match="No space left"):
+            desk.writing.answer(calls.ArchiveTake(9, 0, COUNT, COUNT, log(COUNT, 25)))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("step", ["write_all", "sync_data"])
+def test_a_small_file_that_has_no_room_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = open_store(str(tmp_path))
+    assert store.put_if_absent("there/0", b"first")
+    monkeypatch.setattr(durable, step, full)
+    with pytest.raises(OSError, match="No space left"):
+        store.put_if_absent("there/1", b"second")
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["0"]
 
 
 def test_of_two_servers_that_write_the_same_records_none_adds_them_twice(tmp_path: Path, desk: Desk) -> None:

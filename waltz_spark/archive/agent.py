@@ -174,16 +174,19 @@ class ArchiveWriter:
         """What is in the making is of no use."""
         self._compared.pop(partition, None)
         file = self._files.pop(partition, None)
-        if file is not None:
+        if file is None:
+            return
+        try:
             file.writer.close()
-            if os.path.exists(file.scratch):
-                durable.unlink(Path(file.scratch))
+        except OSError:
+            pass  # a full disk, or one that fails: what could not be written is of no use either
+        finally:
+            _unlink(file.scratch)
 
     def forsake(self) -> None:
         """The process ends: files in the making must not stay behind."""
         for file in list(self._files.values()):
-            if os.path.exists(file.scratch):
-                durable.unlink(Path(file.scratch))
+            _unlink(file.scratch)
 
     # ---- what is archived --------------------------------------------------------------------
 
@@ -211,7 +214,12 @@ class ArchiveWriter:
         if take.first == take.file_first:
             self.drop(take.partition_id)
             scratch = self._store.scratch(manifest.file_path(take.partition_id, take.first, take.first + 1))
-            self._files[take.partition_id] = _File(take.first, take.first, scratch, FileWriter(scratch))
+            try:
+                writer = FileWriter(scratch)
+            except BaseException:
+                _unlink(scratch)
+                raise
+            self._files[take.partition_id] = _File(take.first, take.first, scratch, writer)
         file = self._file_at(take.partition_id, take.file_first, take.first)
         block = block_of_records(take.partition_id, take.first, take.records)
         file.writer.add(block)
@@ -267,6 +275,11 @@ class ArchiveWriter:
             low += len(held)
         self._compared[partition] = cursor
         return calls.ArchiveEqual(question.ticket)
+
+
+def _unlink(scratch: str) -> None:
+    if os.path.exists(scratch):
+        durable.unlink(Path(scratch))
 
 
 class Cursor:

@@ -228,8 +228,10 @@ class FileWriter:
         self._digest = hashlib.sha256()
         self._held: list[Any] = []
         self._rows = self._size = 0  # of what is held
+        # A writer that cannot write its footer keeps a file open that it has opened itself, and with it the blocks.
+        self._file = pa.OSFile(path, "wb")
         self._writer = pq.ParquetWriter(
-            path,
+            self._file,
             _SCHEMA,
             compression="zstd",
             compression_level=1,
@@ -261,11 +263,15 @@ class FileWriter:
             self._writer.write_table(pa.Table.from_batches(held), row_group_size=rows)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what is left; after an error the file is closed, and what is in it is of no use."""
         try:
-            self._write_group()
+            try:
+                self._write_group()
+            finally:
+                self._writer.close()
         finally:
-            self._writer.close()
+            self._writer.is_open = False  # it would try again when it is collected
+            self._file.close()
 
 
 def publish(task: FileTask, store: Store, scratch: str, writer: FileWriter) -> Written:

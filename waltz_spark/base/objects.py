@@ -154,11 +154,15 @@ class LocalStore:
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         scratch = self.scratch(name)
-        fd = durable.open_file(Path(scratch), os.O_WRONLY)
         try:
-            durable.write_all(fd, data)
-        finally:
-            durable.close(fd)
+            fd = durable.open_file(Path(scratch), os.O_WRONLY)
+            try:
+                durable.write_all(fd, data)
+            finally:
+                durable.close(fd)
+        except BaseException:  # a full disk: what is there already must not make it fuller at every attempt
+            durable.unlink(Path(scratch))
+            raise
         return self.publish(scratch, name)
 
     def open_input(self, name: str) -> Any:
@@ -195,13 +199,13 @@ class LocalStore:
         return str(scratch)
 
     def publish(self, scratch: str, name: str) -> bool:
-        fd = durable.open_file(Path(scratch), os.O_RDONLY)
-        try:
-            durable.sync_data(fd)
-        finally:
-            durable.close(fd)
         path = self._root / name
         try:
+            fd = durable.open_file(Path(scratch), os.O_RDONLY)
+            try:
+                durable.sync_data(fd)
+            finally:
+                durable.close(fd)
             durable.link(Path(scratch), path)
         except FileExistsError:
             return False
