@@ -1773,4 +1773,11 @@ SKIN: tuple[Mutant, ...] = (
         "        else:\n            _unlink(file.scratch)\n",
         ("tests/spark/test_archive_agent.py",),
     ),
+    Mutant(
+        "a codec lacks the headers of an archive",
+        "waltz_spark.records.archived",
+        '        wanted.add("header")  # which the codec is given, too\n',
+        "        pass\n",
+        ("tests/spark/test_archive.py",),
+    ),
 )

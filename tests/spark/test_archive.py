@@ -19,6 +19,7 @@ from uuid import UUID
 
 import attrs
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import trio
@@ -136,6 +137,31 @@ def test_an_archive_can_be_read_as_a_log(log: Path, root: str) -> None:
         rows[name] = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
     assert rows["archive"] == rows["file"]
     assert len(rows["archive"]) == 1350
+
+
+class Tagged:
+    """A codec: the header and the length of the data."""
+
+    schema = pa.schema([("tag", pa.int32()), ("size", pa.int32())])
+
+    def decode(self, data: Any, header: Any) -> list[Any]:
+        return [header, pc.binary_length(data)]
+
+
+@pytest.mark.parametrize("verify", ["record", "none"])
+@pytest.mark.parametrize("columns", ["transaction_id,data", "data", "data,header"])
+def test_a_codec_gets_the_headers_from_an_archive_that_nobody_asked_for(
+    log: Path, root: str, columns: str, verify: str
+) -> None:
+    archive(log, root)
+    rows = []
+    for place in ({"archive": root}, {"directory": str(log)}):
+        options = {**place, "columns": columns, "codec": f"{__name__}:Tagged", "verify": verify}
+        reader = BatchReader(parse_options(options))
+        rows.append([row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()])
+    assert rows[0] == rows[1]
+    assert len(rows[0]) == 1350
+    assert {row["tag"] for row in rows[0]} == {-2, -1, 0, 1, 2}
 
 
 def test_archive_and_live_files_make_one_log(log: Path, root: str, tmp_path: Path) -> None:

@@ -128,6 +128,8 @@ def archived_batches(
     """Rows of a file in the schema of `shape`, and the id behind each batch."""
     wanted = {"transaction_id", *(one.column for one in shape.conditions)}
     wanted.update(name for name in shape.columns if name in STORED)
+    if "data" in shape.columns and shape.codec is not None:
+        wanted.add("header")  # which the codec is given, too
     if "length" in shape.columns or shape.verify != "none":
         wanted.update(("data", "checksum"))
     columns = tuple(name for name in STORED if name in wanted)
