@@ -1780,4 +1780,18 @@ SKIN: tuple[Mutant, ...] = (
         "        pass\n",
         ("tests/spark/test_archive.py",),
     ),
+    Mutant(
+        "who was away when a plan is made is asked twice and no more",
+        "waltz_spark.read.cluster",
+        "                if asked and time.monotonic() >= due:\n",
+        "                if asked:\n",
+        ("tests/spark/test_live.py",),
+    ),
+    Mutant(
+        "a ZooKeeper that does not answer ends a stream",
+        "waltz_spark.read.cluster",
+        "        except ZnodeError as error:\n",
+        "        except NoNodeError as error:\n",
+        ("tests/spark/test_live.py",),
+    ),
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import attrs
@@ -19,10 +20,12 @@ from waltz_core.base.ids import Endpoint
 from waltz_core.base.log import MARKER_HEADER
 from waltz_spark.archive.archive import plan_archive, run_archive
 from waltz_spark.archive.freeing import Freed, plan_free, run_free
-from waltz_spark.base.errors import ArchiveError, UnreachableError, WrongClusterError
+from waltz_spark.base.errors import ArchiveError, SourceRefusedError, UnreachableError, WrongClusterError
 from waltz_spark.base.planning import Range, ServerPlace, StoragePlace
 from waltz_spark.base.runners import Here
+from waltz_spark.read import cluster as cluster_module
 from waltz_spark.read import reading
+from waltz_spark.read.cluster import Cluster
 from waltz_spark.read.history import follow
 from waltz_spark.read.inventory import Inventory
 from waltz_spark.read.options import parse_options
@@ -31,6 +34,7 @@ from waltz_spark.read.reading import Patience, drop_connections, feed_blocks, re
 from waltz_spark.spark.source import BatchReader, StreamReader
 from waltz_trio.cli.main import main
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
+from waltz_trio.zk.client import UnavailableError, ZnodeError, ZnodeRefusedError
 
 T = TypeVar("T")
 COUNT = 130
@@ -308,6 +312,72 @@ async def test_a_stream_outlives_killed_servers_and_storage_nodes(tmp_path: Path
         rows.sort(key=lambda row: (row["partition"], row["transaction_id"]))
         assert summary(rows) == expected(60, 60)
         stream.stop()
+
+
+class Away(Cluster):
+    """A cluster of one partition that has answered, and whose servers, or ZooKeeper, are away for some seconds."""
+
+    def __init__(self, away: float, options: Any) -> None:
+        self.now, self.pauses = 0.0, list[float]()
+        self._away = 0.0
+        super().__init__(options)
+        self._away = away
+
+    def _read_map(self) -> Any:
+        self.partition_count = 1
+        if self.now < self._away:
+            raise UnreachableError("ZooKeeper is away")
+        return cluster_module._Map((Endpoint("127.0.0.1", 1),), ((),), (-1,))
+
+    def _port(self, server: Endpoint) -> Any:
+        if self.now < self._away:
+            raise UnreachableError("the server is away")
+        return SimpleNamespace(version=5, partitions=lambda: {0: (3, 41)}, log_start=lambda _: 7, close=lambda: None)
+
+    def sleep(self, pause: float) -> None:
+        self.pauses.append(pause)
+        self.now += pause
+
+
+@pytest.mark.parametrize(("away", "ends"), [(0.0, True), (14.0, True), (16.0, False)])
+def test_a_plan_is_made_once_those_who_were_away_for_a_while_are_back(
+    monkeypatch: pytest.MonkeyPatch, away: float, ends: bool
+) -> None:
+    """A fail-over takes longer than two questions one after the other."""
+    options = parse_options({"url": "waltz://127.0.0.1:1", "requestTimeoutMs": "5000", "retries": "3"})
+    for ask in (lambda one: one.marks([0]).ends, lambda one: (one.log_start(0),)):
+        cluster = Away(away, options)
+        clock = SimpleNamespace(monotonic=lambda cluster=cluster: cluster.now, sleep=cluster.sleep)
+        monkeypatch.setattr(cluster_module, "time", clock)
+        if ends:
+            assert ask(cluster) in ((42,), (7,))
+        else:
+            with pytest.raises(UnreachableError, match="is away"):
+                ask(cluster)
+            assert cluster.now <= 15.0
+        assert len(cluster.pauses) < 20
+        cluster = Away(away, options)
+        clock = SimpleNamespace(monotonic=lambda cluster=cluster: cluster.now, sleep=cluster.sleep)
+        monkeypatch.setattr(cluster_module, "time", clock)
+        if away:
+            with pytest.raises(UnreachableError):
+                cluster.marks([0], patient=False)
+            assert sum(cluster.pauses) == 0, "a stream has something to go on with"
+
+
+@pytest.mark.parametrize("failure", [UnavailableError("/w"), ZnodeRefusedError("/w")])
+def test_a_zookeeper_that_does_not_answer_is_a_place_that_does_not(
+    monkeypatch: pytest.MonkeyPatch, failure: ZnodeError
+) -> None:
+    @asynccontextmanager
+    async def gone(*_: object, **__: object) -> AsyncIterator[None]:
+        raise failure
+        yield
+
+    monkeypatch.setattr(cluster_module, "open_znode_client", gone)
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1/w: ZooKeeper: ") as caught:
+        Cluster(parse_options({"zookeeper": "127.0.0.1:1", "clusterRoot": "/w"}))
+    assert isinstance(caught.value, SourceRefusedError) == isinstance(failure, ZnodeRefusedError)
 
 
 async def test_a_storage_node_of_another_cluster_is_refused(tmp_path: Path) -> None:

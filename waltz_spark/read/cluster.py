@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -25,13 +25,15 @@ from waltz_trio.client.connect import parse_url
 from waltz_trio.config.config import Config
 from waltz_trio.net.tls import ClientTls, TlsSettings
 from waltz_trio.zk.admin import ClusterDump, read_cluster, read_store_params
-from waltz_trio.zk.client import open_znode_client
+from waltz_trio.zk.client import NoNodeError, ZnodeError, ZnodeRefusedError, open_znode_client
 from waltz_trio.zk.security import ZkSecurity, zookeeper_security
 
 _SESSION_TIMEOUT_MS = 30_000
-_PAUSE = 0.5  # seconds
+_PAUSE, _PAUSE_MAX = 0.25, 2.0  # seconds before servers are asked again; doubled each time
 _OWN_KEYS = ("zookeeper.connectString", "zookeeper.sessionTimeout")
 _UNKNOWN_SESSION = 1 << 62  # a session without replicas, so that each is read to its own mark only
+
+T = TypeVar("T")
 
 
 @record
@@ -162,6 +164,9 @@ def client_config(options: Connection) -> str | tuple[tuple[str, object], ...]:
 class Cluster:
     """Asks servers for marks; reads the map again when one of them does not answer.
 
+    The first map is asked for once, so that a wrong address is an error at once. Whoever has answered may be away for a
+    time, as in a fail-over: for as long as the options say.
+
     Raises:
         UnreachableError: no answer.
     """
@@ -169,6 +174,7 @@ class Cluster:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._timeout = options.request_timeout_ms / 1000
+        self._limit = self._timeout * options.retries
         self.tls = _tls_of(options)
         self._client_tls = ClientTls(self.tls)
         self.shown_key = bytes(16)  # zero: a server does not show it to a client's certificate
@@ -248,7 +254,11 @@ class Cluster:
             ) as client:
                 return await read_cluster(client, cluster_paths(root))
 
-        dump = trio.run(read)
+        try:
+            dump = trio.run(read)
+        except ZnodeError as error:
+            kind = SourceRefusedError if isinstance(error, NoNodeError | ZnodeRefusedError) else UnreachableError
+            raise kind(f"{where}{root}: {error}") from error
         self.shown_key, self.partition_count = dump.store.key, dump.store.num_partitions
         endpoints = {server.server_id: server.endpoint for server in dump.servers}
         servers: dict[int, Endpoint] = {}
@@ -287,22 +297,40 @@ class Cluster:
 
     # ---- marks -----------------------------------------------------------------------------------
 
-    def marks(self, partitions: Iterable[int]) -> Marks:
+    def marks(self, partitions: Iterable[int], *, patient: bool = True) -> Marks:
         """Committed marks of some partitions, 0 for the others.
+
+        Args:
+            patient: wait for servers that do not answer, as long as the options allow.
 
         Raises:
             UnreachableError: a partition is not served, or its server does not answer.
         """
         wanted = tuple(partitions)
-        for last in (False, True):
+        return self._ask(lambda: self._ask_marks(wanted), self._limit if patient else 0.0)
+
+    def _ask(self, ask: Callable[[], T], limit: float) -> T:
+        """Ask again while nobody answers, by a map that is read again: once at once, then with pauses.
+
+        Raises:
+            SourceRefusedError: to ask again would not help.
+            UnreachableError: it did not come within `limit` seconds.
+        """
+        due, pause, asked = time.monotonic() + limit, 0.0, 0
+        while True:
             try:
-                return self._ask_marks(wanted)
+                if asked:
+                    self._map = self._read_map()
+                return ask()
+            except SourceRefusedError:
+                raise
             except UnreachableError:
                 self.close()
-                if last:
+                if asked and time.monotonic() >= due:
                     raise
-                self._map = self._read_map()
-        raise AssertionError("not reached")
+            time.sleep(max(0.0, min(pause, due - time.monotonic())))
+            pause = min(_PAUSE_MAX, 2 * pause or _PAUSE)
+            asked += 1
 
     def _ask_marks(self, partitions: tuple[int, ...]) -> Marks:
         ends, sessions = [0] * self.partition_count, [_UNKNOWN_SESSION] * self.partition_count
@@ -328,9 +356,9 @@ class Cluster:
 
     # ---- the log start ---------------------------------------------------------------------------
 
-    def log_start(self, partition: int) -> int:
-        """The smallest id that the cluster still has."""
-        return self._port_of(partition).log_start(partition)
+    def log_start(self, partition: int, *, patient: bool = True) -> int:
+        """The smallest id that the cluster still has; arguments and errors as `marks`."""
+        return self._ask(lambda: self._port_of(partition).log_start(partition), self._limit if patient else 0.0)
 
     def raise_log_start(self, partition: int, start: int, patience: float) -> int:
         """Free what is below `start`, trying again for so many seconds while the cluster is not ready for it.
@@ -339,18 +367,7 @@ class Cluster:
             SourceRefusedError: a replica is on a node of 0.13.2, for example.
             UnreachableError: it did not come in time.
         """
-        due = time.monotonic() + patience
-        while True:
-            try:
-                return self._port_of(partition).raise_log_start(partition, start)
-            except SourceRefusedError:
-                raise
-            except UnreachableError:
-                self.close()
-                if time.monotonic() > due:
-                    raise
-            time.sleep(_PAUSE)
-            self._map = self._read_map()
+        return self._ask(lambda: self._port_of(partition).raise_log_start(partition, start), patience)
 
     def _port_of(self, partition: int) -> ClientPort:
         server = self._map.servers[partition]

@@ -83,10 +83,14 @@ class Inventory:
         if self.cluster is not None:
             self.cluster.close()
 
-    def look(self) -> Look:
-        """The log as it is now."""
+    def look(self, *, patient: bool = True) -> Look:
+        """The log as it is now.
+
+        Args:
+            patient: wait for servers that do not answer, as long as the options allow.
+        """
         options = self.options
-        marks = self.cluster.marks(self.partitions) if self.cluster else None
+        marks = self.cluster.marks(self.partitions, patient=patient) if self.cluster else None
         replicas = []
         for directory in options.directory:
             live = None if marks is None else dict(enumerate(zip(marks.sessions, marks.ends, strict=True)))
@@ -102,7 +106,7 @@ class Inventory:
             if marks is not None and partition in self.partitions:
                 high = marks.ends[partition]
                 if options.via != "files":
-                    begins = self._log_start(partition)
+                    begins = self._log_start(partition, patient=patient)
                     low = begins if low is None else min(low, begins)
             low = low or 0
             wanted = partition in self.partitions
@@ -110,12 +114,13 @@ class Inventory:
             ends.append(max(low, high) if wanted else 0)
         return Look(tuple(earliest), tuple(ends), marks, tuple(replicas), archive)
 
-    def _log_start(self, partition: int) -> int:
+    def _log_start(self, partition: int, *, patient: bool) -> int:
         """Where the log of the cluster begins; it seldom changes, so it is cached."""
         assert self.cluster is not None
         known = self._starts.get(partition)
         if known is None or time.monotonic() - known[0] > _START_KEPT:
-            known = self._starts[partition] = time.monotonic(), self.cluster.log_start(partition)
+            start = self.cluster.log_start(partition, patient=patient)
+            known = self._starts[partition] = time.monotonic(), start
         return known[1]
 
     # ---- ranges ----------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ _RECORD_LIST = 8
 _RANGE_RESPONSE = 37
 _SEGMENT_READ = 45
 _SEGMENT_HEAD = struct.Struct(">qi")
+_FOR_GOOD = (client.ErrorCode.NOT_IMPLEMENTED, client.ErrorCode.INVALID, client.ErrorCode.NOT_ALLOWED)
 
 M = TypeVar("M")
 
@@ -310,11 +311,17 @@ class ClientPort(BlockingPort[client.ClientMessage]):
         return make_req_id(-1, 0, partition, self._seq_num)
 
     def ask(self, request: client.ClientMessage) -> client.ClientMessage:
-        """Send a request and wait for its answer; errors are UnreachableError."""
+        """Send a request and wait for its answer.
+
+        Raises:
+            SourceRefusedError: the request is refused for good.
+            UnreachableError: no answer in time, or one that may be another one later.
+        """
         self.send(request)
         answer = self.decode(*self.receive_raw())
         if isinstance(answer, client.ErrorResponse):
-            raise UnreachableError(f"{self.endpoint}: {answer.message or client.ErrorCode(answer.code).name}")
+            kind = SourceRefusedError if answer.code in _FOR_GOOD else UnreachableError
+            raise kind(f"{self.endpoint}: {answer.message or client.ErrorCode(answer.code).name}")
         return answer
 
     def cluster(self) -> client.ClusterInfoResponse:

@@ -379,7 +379,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         try:
             if self._inventory is None:
                 self._inventory = Inventory(self.options)
-            look = self._inventory.look()
+            look = self._inventory.look(patient=self._cached is None)  # else what is known is good enough meanwhile
         except UnreachableError:
             # A fail-over takes some seconds; until then nothing is new. The query ends if it takes too long.
             patience = Patience(self.options.request_timeout_ms / 1000, self.options.retries)
