@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -354,6 +355,87 @@ def test_checkpoints_shorten_the_way_and_change_nothing(tmp_path: Path) -> None:
     assert len(list((tmp_path / "_waltz" / "manifest").glob("checkpoint-*"))) == 2
     assert read_archive(str(tmp_path)) == state
     assert len(state.files) == 205
+
+
+class Counted(tuple[Any, ...]):
+    """Counts the items that are read."""
+
+    reads = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        Counted.reads += len(self)
+        return super().__iter__()
+
+    def __getitem__(self, at: Any) -> Any:
+        Counted.reads += 1
+        return super().__getitem__(at)
+
+
+def small_files(store: LocalStore, state: ArchiveState, ids: range, *, each: int) -> ArchiveState:
+    """Commit files of partition 0 that hold one id each, so many at a time; there is nothing but their names."""
+    link = state.last_link(0)
+    files = []
+    for at in ids:
+        link = manifest.next_link(link, at, at + 1, f"{at:064x}")
+        path = manifest.file_path(0, at, at + 1)
+        files.append(manifest.ArchivedFile(0, at, at + 1, path, 41, f"{at:064x}", link, 1, 1))
+        if len(files) == each:
+            after = manifest.commit(store, state, files, (), {})
+            assert after is not None
+            state, files = after, []
+    return state
+
+
+def test_the_work_of_a_manifest_grows_with_its_files_and_no_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    real_end, real_sorted = ArchiveState.end, manifest._sorted
+
+    def end(self: ArchiveState, partition: int) -> int | None:
+        asked.append(partition)
+        return real_end(self, partition)
+
+    monkeypatch.setattr(ArchiveState, "end", end)
+    store = LocalStore(str(tmp_path))
+    state = small_files(store, attrs.evolve(empty_state(str(tmp_path)), partition_count=1000), range(90), each=1)
+    assert set(asked) == {0}, "the other partitions have nothing to do with it"
+    sorted_: list[int] = []
+
+    def counting(files: Any) -> Any:
+        files = tuple(files)
+        sorted_.append(len(files))
+        return real_sorted(files)
+
+    monkeypatch.setattr(manifest, "_sorted", counting)
+    assert read_archive(str(tmp_path)) == state
+    assert sum(sorted_) <= 4 * 90
+    files = Counted(state.files)
+    state = attrs.evolve(state, files=files)
+    Counted.reads = 0
+    for at in range(1000):
+        state.files_of(at)
+    assert Counted.reads == 90
+
+
+def test_the_plan_of_a_read_looks_for_each_file_without_going_through_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, count = LocalStore(str(tmp_path / "archive")), 500
+    small_files(store, attrs.evolve(empty_state(store.root), partition_count=1), range(count), each=count)
+    make_log(tmp_path / "log", [random_payloads(count)], threshold=128)
+    real = ArchiveState.files_of
+    monkeypatch.setattr(ArchiveState, "files_of", lambda self, at: Counted(real(self, at)))
+    for place in ({"archive": store.root}, {"directory": str(tmp_path / "log")}):
+        inventory = Inventory(parse_options(place))
+        look = inventory.look()
+        for replica in look.replicas:
+            parts = tuple(attrs.evolve(part, segments=Counted(part.segments)) for part in replica.partitions)
+            look = attrs.evolve(look, replicas=(attrs.evolve(replica, partitions=parts),))
+        Counted.reads = 0
+        ranges = inventory.ranges(look, (0,), (count,))
+        assert [(one.start, one.end) for one in ranges] == [(at, at + 1) for at in range(count)]
+        assert Counted.reads <= 20 * count
 
 
 def test_a_missing_commit_is_noticed(tmp_path: Path) -> None:

@@ -71,9 +71,9 @@ class Manifest:
         """
         for fresh in (False, True):
             known = self.load() if fresh else self._state
-            for file in known.files_of(partition) if known is not None else ():
-                if file.first_id <= transaction_id < file.end_id:
-                    return file
+            file = known.file_at(partition, transaction_id) if known is not None else None
+            if file is not None:
+                return file
         raise ArchiveError(f"transaction {transaction_id} of partition {partition} is in no file of the archive")
 
 

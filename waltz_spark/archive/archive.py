@@ -400,12 +400,12 @@ def commit_written(
 
 def _is_there(state: ArchiveState, written: Written) -> bool:
     """Whether another archiver has committed this very file already."""
-    for file in state.files_of(written.task.partition):
-        if (file.first_id, file.end_id) == (written.task.first_id, written.task.end_id):
-            if file.sha256 != written.sha256:
-                raise ArchiveError(f"{state.root}/{file.path}: another archiver found other records in the same ids")
-            return True
-    return False
+    file = state.file_at(written.task.partition, written.task.first_id)
+    if file is None or (file.first_id, file.end_id) != (written.task.first_id, written.task.end_id):
+        return False
+    if file.sha256 != written.sha256:
+        raise ArchiveError(f"{state.root}/{file.path}: another archiver found other records in the same ids")
+    return True
 
 
 # ---- verification ----------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Archive, directories and cluster are merged, in this order, into ranges without 
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from uuid import UUID
 
@@ -142,13 +143,13 @@ class Inventory:
 
     def _next(self, look: Look, partition: int, at: int, end: int) -> Range:
         if look.archive is not None:
-            for file in look.archive.files_of(partition):
-                if file.first_id <= at < file.end_id:
-                    place = file.place(look.archive.root)
-                    stop = min(end, file.end_id)
-                    size = file.raw_size * (stop - at) // (file.end_id - file.first_id)
-                    others = tuple(FilePlace(span.path, look.archive.key) for span, _, _ in _spans(look, partition, at))
-                    return Range(partition, at, stop, max(1, size), (place, *others))
+            file = look.archive.file_at(partition, at)
+            if file is not None:
+                place = file.place(look.archive.root)
+                stop = min(end, file.end_id)
+                size = file.raw_size * (stop - at) // (file.end_id - file.first_id)
+                others = tuple(FilePlace(span.path, look.archive.key) for span, _, _ in _spans(look, partition, at))
+                return Range(partition, at, stop, max(1, size), (place, *others))
         live: tuple[Place, ...] = ()
         if self.cluster is not None and look.marks is not None:
             live = self.cluster.places(partition, look.marks.sessions[partition], self.options.via)
@@ -245,9 +246,10 @@ def _bounds(partition: int, replicas: list[Replica], archive: ArchiveState | Non
         if files is not None and files.segments:
             lows.append(files.start)
             highs.append(files.safe_end)
-    for file in archive.files_of(partition) if archive else ():
-        lows.append(file.first_id)
-        highs.append(file.end_id)
+    archived = archive.files_of(partition) if archive else ()
+    if archived:
+        lows.append(archived[0].first_id)
+        highs.append(archived[-1].end_id)
     return min(lows, default=None), max(highs, default=0)
 
 
@@ -258,10 +260,9 @@ def _spans(look: Look, partition: int, at: int) -> Iterator[tuple[SegmentSpan, i
         files = replica.find(partition)
         if files is None:
             continue
-        for span in files.segments:
-            limit = min(span.end_id, files.safe_end)
-            if span.first_id <= at < limit:
-                spans.append((span, limit, replica.path))
+        found = bisect_right(files.segments, at, key=lambda span: span.first_id) - 1
+        if found >= 0 and at < (limit := min(files.segments[found].end_id, files.safe_end)):
+            spans.append((files.segments[found], limit, replica.path))
     spans.sort(key=lambda span: -span[1])
     # Replicas that reach equally far take turns, so that all disks work.
     best = [span for span in spans if span[1] == spans[0][1]]

@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import attrs
@@ -72,10 +73,23 @@ class ArchiveState:
     commits: int
     files: tuple[ArchivedFile, ...]  # by partition, then first id
     segments: tuple[ArchivedSegment, ...]  # the same
+    _indexes: list[dict[int, tuple[ArchivedFile, ...]]] = attrs.field(factory=list, init=False, eq=False)  # once made
 
     def files_of(self, partition: int) -> tuple[ArchivedFile, ...]:
         """Files of a partition in order."""
-        return tuple(one for one in self.files if one.partition == partition)
+        if not self._indexes:
+            by_partition: dict[int, list[ArchivedFile]] = {}
+            for file in _sorted(self.files):
+                by_partition.setdefault(file.partition, []).append(file)
+            # In one step: threads share a state.
+            self._indexes.append({at: tuple(files) for at, files in by_partition.items()})
+        return self._indexes[0].get(partition, ())
+
+    def file_at(self, partition: int, transaction_id: int) -> ArchivedFile | None:
+        """The file that holds an id, None if there is none."""
+        files = self.files_of(partition)
+        at = bisect_right(files, transaction_id, key=lambda file: file.first_id) - 1
+        return files[at] if at >= 0 and transaction_id < files[at].end_id else None
 
     def segments_of(self, partition: int) -> tuple[ArchivedSegment, ...]:
         """Segments of a partition in order."""
@@ -162,9 +176,8 @@ class Reader:
         if checkpoints and state is None:
             state = _state_from_json(store.root, _parse(store, f"{_FOLDER}/{checkpoints[-1]}"))
             check_links(attrs.evolve(state, files=()), state.files)
-        for name in commits[state.commits if state else 0 :]:
-            state = _apply(store.root, state, _parse(store, f"{_FOLDER}/{name}"))
-        self._state = state
+        fresh = [_parse(store, f"{_FOLDER}/{name}") for name in commits[state.commits if state else 0 :]]
+        self._state = state = _apply(store.root, state, fresh)
         return state
 
 
@@ -178,40 +191,55 @@ def _parse(store: Store, name: str) -> dict[str, Any]:
     return content
 
 
-def _apply(root: str, state: ArchiveState | None, commit: dict[str, Any]) -> ArchiveState:
-    fresh = _state_from_json(root, commit)
+def _apply(root: str, state: ArchiveState | None, contents: Sequence[dict[str, Any]]) -> ArchiveState:
+    """Add commits, all of them in one step: there may be as many as files."""
+    commits = [_state_from_json(root, content) for content in contents]
     if state is None:
-        state = attrs.evolve(fresh, files=(), segments=(), commits=0)
-    if (fresh.key, fresh.partition_count) != (state.key, state.partition_count):
-        raise ArchiveError(f"{root}: commit {state.commits} is of cluster {UUID(bytes=fresh.key)}")
-    check_links(state, fresh.files)
-    segments = {(one.partition, one.first_id): one for one in (*state.segments, *fresh.segments)}
+        state = attrs.evolve(commits[0], files=(), segments=(), commits=0)
+    ends: Ends = {}
+    for number, fresh in enumerate(commits, state.commits):
+        if (fresh.key, fresh.partition_count) != (state.key, state.partition_count):
+            raise ArchiveError(f"{root}: commit {number} is of cluster {UUID(bytes=fresh.key)}")
+        check_links(state, fresh.files, ends)
+    if not commits:
+        return state
+    segments = {(one.partition, one.first_id): one for all_ in (state, *commits) for one in all_.segments}
     return attrs.evolve(
         state,
-        commits=state.commits + 1,
-        files=_sorted((*state.files, *fresh.files)),
+        commits=state.commits + len(commits),
+        files=_sorted((*state.files, *(file for fresh in commits for file in fresh.files))),
         segments=tuple(segments[at] for at in sorted(segments)),
     )
 
 
-def check_links(state: ArchiveState, fresh: Sequence[ArchivedFile]) -> None:
-    """Raises:
-    ArchiveError: new files do not continue those that are there, or the chain is broken.
+Ends: TypeAlias = dict[int, tuple[int | None, str]]
+"""By partition, the id behind the last archived one, None if there is none, and the last link."""
+
+
+def check_links(state: ArchiveState, fresh: Sequence[ArchivedFile], ends: Ends | None = None) -> None:
+    """See that new files continue those that are there.
+
+    Args:
+        ends: where partitions end that others were added to since `state`; the new files are noted there.
+
+    Raises:
+        ArchiveError: they do not, or the chain is broken.
     """
-    ends = {partition: state.end(partition) for partition in range(state.partition_count)}
-    links = {partition: state.last_link(partition) for partition in range(state.partition_count)}
+    ends = {} if ends is None else ends
     for file in _sorted(fresh):
         _check_file(state, file)
-        end = ends[file.partition]
+        if file.partition not in ends:
+            ends[file.partition] = state.end(file.partition), state.last_link(file.partition)
+        end, link = ends[file.partition]
         if (end is not None and file.first_id != end) or file.end_id <= file.first_id:
             raise ArchiveError(
                 f"{state.root}: partition {file.partition} goes on at id {end}, "
                 f"but {file.path} starts at {file.first_id}"
             )
-        link = next_link(links[file.partition], file.first_id, file.end_id, file.sha256)
+        link = next_link(link, file.first_id, file.end_id, file.sha256)
         if link != file.chain:
             raise ArchiveError(f"{state.root}: the hash chain of partition {file.partition} breaks at {file.path}")
-        ends[file.partition], links[file.partition] = file.end_id, link
+        ends[file.partition] = file.end_id, link
 
 
 def _check_file(state: ArchiveState, file: ArchivedFile) -> None:
@@ -260,7 +288,7 @@ def commit(
     name = f"{_FOLDER}/{before.commits:020d}.json"
     if not store.put_if_absent(name, json.dumps(content, indent=1).encode()):
         return None
-    after = _apply(store.root, before if before.commits else None, content)
+    after = _apply(store.root, before if before.commits else None, [content])
     if after.commits % _CHECKPOINT_EVERY == 0:
         checkpoint = json.dumps(_state_to_json(after)).encode()
         store.put_if_absent(f"{_FOLDER}/checkpoint-{after.commits:020d}.json", checkpoint)
