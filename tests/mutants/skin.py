@@ -1794,4 +1794,18 @@ SKIN: tuple[Mutant, ...] = (
         "        except NoNodeError as error:\n",
         ("tests/spark/test_live.py",),
     ),
+    Mutant(
+        "a partition that a stream leaves out has gone back",
+        "waltz_spark.spark.source",
+        "        return tuple(look.ends[at] if at in wanted else read for at, read in enumerate(begin))\n",
+        "        return look.ends\n",
+        ("tests/spark/test_source.py",),
+    ),
+    Mutant(
+        "a batch loses the rows of partitions that are left out later",
+        "waltz_spark.spark.source",
+        "        if not set(moved) <= set(self._inventory.partitions):\n",
+        "        if not moved:\n",
+        ("tests/spark/test_source.py",),
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -332,6 +333,50 @@ def test_a_log_that_went_back_stops_the_stream(tmp_path: Path, log: list[list[Re
     again = stream(tmp_path)
     with pytest.raises(WentBackError, match="partition 0: was read up to id 299, but the log now ends at 298"):
         again.latestOffset(start, ReadAllAvailable())
+
+
+def step(found: StreamReader, start: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+    end = json.loads(json.dumps(found.latestOffset(start, ReadAllAvailable())))
+    return end, ids(found, found.partitions(start, end))
+
+
+def test_a_stream_may_leave_partitions_out_after_a_restart_and_take_them_up_again(
+    tmp_path: Path, log: list[list[Record]]
+) -> None:
+    found = stream(tmp_path)
+    first, _ = step(found, found.initialOffset())
+    every, rows = step(found, first)
+    assert rows == all_ids(*COUNTS)
+    fewer = stream(tmp_path, partitions="0", pollIntervalMs=1)
+    assert step(fewer, every) == (every, [])
+    make_log(tmp_path / "a", [random_payloads(count + 20, seed=at) for at, count in enumerate(COUNTS)], threshold=4000)
+    time.sleep(0.002)
+    later, rows = step(fewer, every)
+    assert rows == [(0, at) for at in range(300, 320)]
+    assert later["next"] == {"0": 320, "1": 0, "2": 170}
+    # The batch that was under way when the stream was stopped has the rows that it had.
+    assert ids(fewer, stream(tmp_path, partitions="0").partitions(first, every)) == all_ids(*COUNTS)
+    again = stream(tmp_path)
+    last, rows = step(again, later)
+    assert rows == [(1, at) for at in range(20)] + [(2, at) for at in range(170, 190)]
+    assert last["next"] == {"0": 320, "1": 20, "2": 190}
+
+
+@pytest.mark.parametrize(
+    ("starting", "begins"), [("earliest", 0), ("latest", 170), ('{"2": 100}', 100), ('{"0": 5, "2": -1}', 170)]
+)
+def test_a_partition_that_is_added_begins_as_the_stream_would(
+    tmp_path: Path, log: list[list[Record]], starting: str, begins: int
+) -> None:
+    found = stream(tmp_path, partitions="0", startingOffsets=starting)
+    first, _ = step(found, found.initialOffset())
+    assert (first["next"]["1"], first["next"]["2"]) == (-1, -1)
+    before, _ = step(found, first)
+    more = stream(tmp_path, partitions="0,2", startingOffsets=starting, pollIntervalMs=1)
+    begun, rows = step(more, before)
+    assert (rows, begun["next"]) == ([], {"0": 300, "1": -1, "2": begins})
+    _, rows = step(more, begun)
+    assert rows == [(2, at) for at in range(begins, COUNTS[2])]
 
 
 def test_a_checkpoint_of_another_cluster_stops_the_stream(tmp_path: Path, log: list[list[Record]]) -> None:

@@ -18,6 +18,8 @@ from waltz_trio.net.tls import TlsSettings
 FORMAT = 1
 _NO_KEY = str(UUID(int=0))  # of an offset whose reader was not shown the cluster key
 EARLIEST, LATEST = -2, -1
+NOT_READ = -1
+"""In an offset: the partition was not wanted so far."""
 
 Vector: TypeAlias = tuple[int, ...]
 """The next id to read of each partition, in the order of their ids."""

@@ -13,7 +13,7 @@ import attrs
 
 from waltz_spark.base import planning
 from waltz_spark.base.errors import OptionError, UnreachableError, WentBackError
-from waltz_spark.base.planning import EARLIEST, Range, Vector, clip
+from waltz_spark.base.planning import EARLIEST, NOT_READ, Range, Vector, clip
 from waltz_spark.read.inventory import Inventory, Look, batch_bounds, check_believed, check_start
 from waltz_spark.read.options import Options, parse_options
 from waltz_spark.read.reading import Patience, read_batches
@@ -322,13 +322,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         look = self._look()
         if planning.is_symbolic(start):
             return self._offset(self._resolve(start, look))
-        begin = self._ends_of(start)
+        began = self._ends_of(start)
         try:
-            planning.check_not_back(begin, look.ends)
+            planning.check_not_back(began, self._wanted_ends(began, look))
         except WentBackError:
             look = self._look(fresh=True)  # a server that has just taken over may not know its mark yet
-            planning.check_not_back(begin, look.ends)
-        ends = look.ends
+            planning.check_not_back(began, self._wanted_ends(began, look))
+        begin = self._with_added(began, look)
+        # A partition that is new begins with a batch without any of its rows, as a stream does: so its start is noted.
+        ends = tuple(
+            read if old == NOT_READ else end
+            for old, read, end in zip(began, begin, self._wanted_ends(begin, look), strict=True)
+        )
         if self._target is not None:
             ends = tuple(max(read, min(end, to)) for read, end, to in zip(begin, ends, self._target, strict=True))
         if isinstance(limit, ReadAllAvailable):
@@ -349,13 +354,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if planning.is_symbolic(start):
             return []
         begin, ends = self._ends_of(start), self._ends_of(end)
-        look = self._look()
-        if any(want > have for want, have in zip(ends, look.ends, strict=True)):
-            look = self._look(fresh=True)
-            planning.check_not_back(ends, look.ends)  # a batch that was planned before a restart
-        check_start(begin, look, (at for at, read in enumerate(begin) if read < ends[at]))
+        moved = [at for at, read in enumerate(begin) if NOT_READ < read < ends[at]]
+        begin = tuple(read if at in moved else ends[at] for at, read in enumerate(begin))
         assert self._inventory is not None
+        if not set(moved) <= set(self._inventory.partitions):
+            return self._planned_before(begin, ends)
+        look = self._look()
+        if any(ends[at] > look.ends[at] for at in moved):
+            look = self._look(fresh=True)
+            planning.check_not_back(ends, self._wanted_ends(ends, look))  # a batch that was planned before a restart
+        check_start(begin, look, moved)
         return _tasks(self.options, self._inventory.ranges(look, begin, ends))
+
+    def _planned_before(self, begin: Vector, ends: Vector) -> list[Task]:
+        """The last batch before a restart that left partitions out: its rows are the same as they were then."""
+        moved = tuple(at for at, read in enumerate(begin) if read < ends[at])
+        inventory = Inventory(attrs.evolve(self.options, partitions=moved))
+        try:
+            look = inventory.look()
+            planning.check_not_back(ends, tuple(look.ends[at] if at in moved else end for at, end in enumerate(ends)))
+            check_start(begin, look, moved)
+            return _tasks(self.options, inventory.ranges(look, begin, ends))
+        finally:
+            inventory.close()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Arrow record batches of one task; runs in an executor."""
@@ -397,7 +418,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         for at in wanted:
             if ids[at] > look.ends[at]:
                 raise OptionError(f"startingOffsets: partition {at} ends at id {look.ends[at] - 1}, not at {ids[at]}")
-        return tuple(one if at in wanted else 0 for at, one in enumerate(ids))
+        return tuple(one if at in wanted else NOT_READ for at, one in enumerate(ids))
+
+    def _wanted_ends(self, begin: Vector, look: Look) -> Vector:
+        """The ends of the log; of a partition that is not wanted, or not any more, where it is."""
+        assert self._inventory is not None
+        wanted = set(self._inventory.partitions)
+        return tuple(look.ends[at] if at in wanted else read for at, read in enumerate(begin))
+
+    def _with_added(self, begin: Vector, look: Look) -> Vector:
+        """Partitions that are wanted since a restart begin as `startingOffsets` says, of the log as it is now."""
+        assert self._inventory is not None
+        added = {at for at in self._inventory.partitions if begin[at] == NOT_READ}
+        if not added:
+            return begin
+        symbol = planning.symbol_of(self.initialOffset())
+        ids = planning.resolve(symbol, look.earliest, look.ends, EARLIEST)
+        check_start(ids, look, added)
+        return tuple(ids[at] if at in added else read for at, read in enumerate(begin))
 
     def _offset(self, ends: Vector) -> dict[str, Any]:
         assert self._inventory is not None
