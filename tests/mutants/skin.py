@@ -1808,4 +1808,11 @@ SKIN: tuple[Mutant, ...] = (
         "        if not moved:\n",
         ("tests/spark/test_source.py",),
     ),
+    Mutant(
+        "what servers added to an archive goes into one segment",
+        "waltz_spark.archive.restore",
+        "        known_end = _known_end(first, stop, from_files) if recorded else first\n",
+        "        known_end = stop if recorded else first\n",
+        ("tests/spark/test_archive.py",),
+    ),
 )

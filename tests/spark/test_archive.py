@@ -565,6 +565,32 @@ def test_without_borders_segments_are_cut_by_size(log: Path, root: str, tmp_path
     }
 
 
+def test_what_servers_added_to_an_archive_of_files_is_cut_by_size(tmp_path: Path, root: str) -> None:
+    """All of it went into the last segment that the files had, of any size."""
+    payloads = random_payloads(2000)
+    make_log(tmp_path / "log", [payloads[:1000]], threshold=9000)
+    archive(tmp_path / "log", root)
+    known = [int(path.stem) for path in sorted((tmp_path / "log" / "0").glob("*.seg"))]
+    make_log(tmp_path / "log", [payloads[:1600]], threshold=9000)
+    options = parse_options({"directory": str(tmp_path / "log")})
+    run_archive(attrs.evolve(plan_archive(options, root), segments=()), HERE)  # as over the network
+    again = tmp_path / "again"
+    restore(root, again, HERE, threshold=20_000)
+    firsts = [int(path.stem) for path in sorted((again / "0").glob("*.seg"))]
+    assert firsts[: len(known)] == known
+    more = firsts[len(known) :]
+    assert len(more) > 1
+    assert min(more) > 1000, "the segment that was open then goes on"
+    assert max(path.stat().st_size for path in (again / "0").glob("*.seg")) < 20_000 + 100
+    # Files once more: from there on the borders are known again.
+    make_log(tmp_path / "log", [payloads], threshold=9000)
+    archive(tmp_path / "log", root)
+    restore(root, tmp_path / "third", HERE, threshold=1_000_000)
+    theirs = [int(path.stem) for path in (tmp_path / "log" / "0").glob("*.seg")]
+    ours = [int(path.stem) for path in (tmp_path / "third" / "0").glob("*.seg")]
+    assert sorted(ours) == sorted(one for one in theirs if one < 1000 or one >= max(x for x in theirs if x <= 1600))
+
+
 async def test_a_node_starts_on_a_restored_directory_and_the_cluster_goes_on(tmp_path: Path, root: str) -> None:
     async with embedded_cluster(tmp_path / "c", partitions=2, storage_nodes=3) as cluster:
         await append(cluster, (120, 7))

@@ -1,8 +1,9 @@
 """From an archive back to a storage directory: segments, indexes, control file, byte for byte.
 
 Segments start where those of the source did and carry the same creation times, if the archive was made from
-files; an archive made over the network is cut by size. The replica counts as one that took part in no store
-session and holds everything up to its end, so a cluster that already has newer records copies them to it.
+files; what was archived over the network, behind that or from the start, is cut by size. The replica counts as one
+that took part in no store session and holds everything up to its end, so a cluster that already has newer records
+copies them to it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from waltz_spark.base.runners import OnProgress, Runner
 from waltz_spark.read.options import check_number, wanted_partitions
 from waltz_spark.read.reading import Patience, read_blocks
 from waltz_spark.records.columns import Shape
-from waltz_spark.records.manifest import ArchivedFile, ArchiveState, read_archive
+from waltz_spark.records.manifest import ArchivedFile, ArchiveState, ids_from_files, read_archive
 from waltz_spark.records.segments import SegmentFile
 from waltz_trio.base import durable
 
@@ -45,7 +46,7 @@ _SCRATCH = f"{control.NAME}.new"  # the control file before it has its name; it 
 
 @record
 class SegmentTask:
-    """Segments to write: one, or as many as the threshold makes of the ids."""
+    """Segments to write: one, or as many as the threshold makes of the ids from `known_end` on."""
 
     directory: str
     partition: int
@@ -54,7 +55,8 @@ class SegmentTask:
     end_id: int
     created_ms: int
     ranges: tuple[Range, ...]
-    threshold: int | None
+    threshold: int
+    known_end: int  # up to here the source had one segment
 
 
 @record
@@ -123,7 +125,10 @@ def _restore(
 ) -> RestoreReport:
     begin = time.monotonic()
     now_ms = int(time.time() * 1000)
-    tasks = [task for one in wanted for task in _tasks(state, one, str(target), threshold, now_ms)]
+    from_files = ids_from_files(state.root)
+    tasks = [
+        task for one in wanted for task in _tasks(state, one, str(target), threshold, now_ms, from_files.get(one, ()))
+    ]
     for one in wanted:
         durable.make_directory(target / str(one))
     total = sum(task.end_id - task.first_id for task in tasks)
@@ -178,10 +183,17 @@ def _begin(target: Path) -> int:
     return lock
 
 
-def _tasks(state: ArchiveState, partition: int, directory: str, threshold: int, now_ms: int) -> list[SegmentTask]:
+def _tasks(
+    state: ArchiveState,
+    partition: int,
+    directory: str,
+    threshold: int,
+    now_ms: int,
+    from_files: Sequence[tuple[int, int]],
+) -> list[SegmentTask]:
     files = state.files_of(partition)
     if not files:  # a node wants a segment for every partition it has
-        return [SegmentTask(directory, partition, state.key, 0, 0, now_ms, (), None)]
+        return [SegmentTask(directory, partition, state.key, 0, 0, now_ms, (), threshold, 0)]
     start, end = files[0].first_id, files[-1].end_id
     known = [segment for segment in state.segments_of(partition) if segment.first_id < end]
     borders = {max(segment.first_id, start): segment.created_ms for segment in known}
@@ -203,12 +215,20 @@ def _tasks(state: ArchiveState, partition: int, directory: str, threshold: int, 
             for file in files
             if file.first_id < stop and file.end_id > first
         )
+        known_end = _known_end(first, stop, from_files) if recorded else first
         tasks.append(
-            SegmentTask(
-                directory, partition, state.key, first, stop, borders[first], ranges, None if recorded else threshold
-            )
+            SegmentTask(directory, partition, state.key, first, stop, borders[first], ranges, threshold, known_end)
         )
     return tasks
+
+
+def _known_end(first: int, stop: int, from_files: Sequence[tuple[int, int]]) -> int:
+    """Up to where the records of a segment came from files, so that another border in it would be known."""
+    at = first
+    for low, high in from_files:
+        if low <= at < high:
+            at = high
+    return min(at, stop)
 
 
 # ---- writing (in an executor) ----------------------------------------------------------------
@@ -263,10 +283,11 @@ def write_segments(task: SegmentTask) -> list[tuple[str, int, int, int]]:
             for block in read_blocks(one, _SHAPE, Patience()):
                 at = 0
                 while at < block.count:
-                    if task.threshold is not None and files.end > task.threshold:
+                    known = task.known_end - block.first_id  # records of this block in front of it
+                    if known <= at and files.end > task.threshold:
                         done.append(files.close())
                         files = _Files(task, block.first_id + at)
-                    stop = _fitting(block.offsets, at, files.end, task.threshold)
+                    stop = min(known, block.count) if at < known else _fitting(block.offsets, at, files, task.threshold)
                     low, high = int(block.offsets[at]), int(block.offsets[stop])
                     files.write(block.buffer.data[low:high], np.diff(block.offsets[at : stop + 1]))
                     at = stop
@@ -277,11 +298,9 @@ def write_segments(task: SegmentTask) -> list[tuple[str, int, int, int]]:
     return done
 
 
-def _fitting(offsets: np.ndarray[tuple[int], np.dtype[np.int64]], at: int, end: int, threshold: int | None) -> int:
-    """Up to where records go into a segment that ends at `end`: a record that starts within the threshold does."""
-    if threshold is None:
-        return len(offsets) - 1
-    starts = end + offsets[at:-1] - offsets[at]
+def _fitting(offsets: np.ndarray[tuple[int], np.dtype[np.int64]], at: int, files: _Files, threshold: int) -> int:
+    """Up to where records go into the present segment: a record that starts within the threshold does."""
+    starts = files.end + offsets[at:-1] - offsets[at]
     return at + int(np.searchsorted(starts, threshold, "right"))
 
 

@@ -140,6 +140,31 @@ def load(store: Store) -> ArchiveState | None:
     return Reader(store).load()
 
 
+def ids_from_files(root: str) -> dict[int, list[tuple[int, int]]]:
+    """Half-open ids whose records came from segments, by partition, in order. Only the commits tell, so all are read.
+
+    Raises:
+        ArchiveError: a commit cannot be read.
+        UnreachableError: likewise.
+    """
+    store = open_store(root)
+    found: dict[int, list[tuple[int, int]]] = {}
+    for name in _commits(store.names(_FOLDER)):
+        commit = _state_from_json(store.root, _parse(store, f"{_FOLDER}/{name}"))
+        sources = {segment.partition for segment in commit.segments}
+        for file in _sorted(commit.files):
+            if file.partition not in sources:
+                continue
+            ranges = found.setdefault(file.partition, [])
+            joined = ranges.pop()[0] if ranges and ranges[-1][1] == file.first_id else file.first_id
+            ranges.append((joined, file.end_id))
+    return found
+
+
+def _commits(names: Sequence[str]) -> list[str]:
+    return [name for name in names if name.endswith(".json") and name[:-5].isdecimal()]
+
+
 class Reader:
     """Follows a manifest: a commit never changes, so each is fetched once."""
 
@@ -163,7 +188,7 @@ class Reader:
         """
         store, state = self._store, self._state
         names = store.names(_FOLDER)
-        commits = [name for name in names if name.endswith(".json") and name[:-5].isdecimal()]
+        commits = _commits(names)
         if not commits:
             if state is not None:
                 raise ArchiveError(f"{store.root}: the commits of {_FOLDER} are gone")
