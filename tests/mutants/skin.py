@@ -1815,4 +1815,18 @@ SKIN: tuple[Mutant, ...] = (
         "        known_end = stop if recorded else first\n",
         ("tests/spark/test_archive.py",),
     ),
+    Mutant(
+        "an audit that cannot judge locks says nothing of them",
+        "waltz_spark.audit.audit",
+        '        return [Finding(_BY_LOCKS, -1, UNPROVEN, 0, "no record", _NO_KEY if sources.live else _NO_COPY)]\n',
+        "        return []\n",
+        ("tests/spark/test_journal.py",),
+    ),
+    Mutant(
+        "serializability is judged as soon as a journal is named",
+        "waltz_spark.cli.main",
+        '"serializability_judged": report.serializability_judged,',
+        '"serializability_judged": bool(journals),',
+        ("tests/spark/test_journal.py",),
+    ),
 )

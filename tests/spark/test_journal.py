@@ -26,9 +26,11 @@ from waltz_core.server.journal_format import (
     encode_entry,
 )
 from waltz_core.wire.client_messages import Refusal
+from waltz_spark.audit import audit
 from waltz_spark.audit.audit import run_audit
 from waltz_spark.base.errors import JournalError, OptionError
 from waltz_spark.base.runners import Here, OnSpark
+from waltz_spark.read.sources import Sources, read_sources
 from waltz_spark.records.journal import Entries, find_journals, read_table
 from waltz_spark.spark.journal_source import JournalReader
 from waltz_trio.cli.main import main
@@ -274,16 +276,44 @@ def test_journals_that_cannot_be_read_are_findings_and_journals_alone_an_error(t
         run_audit([], str(tmp_path), Here(), journals=[str(tmp_path / "a")])
 
 
+@pytest.mark.parametrize("hidden", [True, False])
+def test_locks_that_could_not_be_judged_are_unproven_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: bool
+) -> None:
+    """A server that hides its key, or no copy that can be read: no row said that locks were not judged."""
+    write_log(tmp_path / "log", [req(number) for number in range(3)])
+    write_journal(tmp_path / "a", [[decision(number, req(number)) for number in range(3)]])
+
+    def keyless(*call: Any) -> Sources:
+        return attrs.evolve(read_sources(*call), key=None, ends=(3,), starts=(0,))
+
+    if hidden:
+        monkeypatch.setattr(audit, "read_sources", keyless)
+    log = tmp_path / ("log" if hidden else "nowhere")
+    report = run_audit([str(log)], None, Here(), journals=[str(tmp_path / "a")])
+    one = found(report, "serializable by locks")
+    assert (one.partition, one.status) == (-1, "unproven")
+    assert ("does not show its cluster key" if hidden else "no copy of the log can be read") in one.detail
+    assert not report.serializability_judged
+    assert report.verdict == ("unproven" if hidden else "failed")
+    if hidden:
+        assert found(report, "covered").looked_at == 3
+
+
 def test_the_command_takes_a_journal_of_every_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_log(tmp_path / "log", [req(0), req(1)])
     write_journal(tmp_path / "a", [[decision(0, req(0))]])
     write_journal(tmp_path / "b", [[decision(1, req(1))]])
     call = ["spark", "audit", "--directory", str(tmp_path / "log"), "--jobs", "1", "--json"]
     assert main([*call, "--journal", str(tmp_path / "a"), "--journal", str(tmp_path / "b")]) == 0
-    rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["findings"]}
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["serializability_judged"]
+    rows = {row["check"]: row for row in answer["findings"]}
     assert rows["serializable by locks"]["status"] == "passed"
     assert rows["decisions journalled"]["scope"] == "ids 0 to 1; 2 of 2 have an entry, 100 %"
     assert main([*call, "--journal", str(tmp_path / "a")]) == 3
     rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["findings"]}
     assert rows["serializable by locks"]["status"] == "unproven"
     assert rows["decisions journalled"]["scope"].endswith("50 %")
+    assert main([*call, "--journal", str(tmp_path / "log" / "0")]) == 1
+    assert not json.loads(capsys.readouterr().out)["serializability_judged"]

@@ -38,6 +38,7 @@ BLOCK = 10_000
 _GROUP = 50  # digests per task
 _SHAPE = Shape(verify="none")
 _PROBLEMS_MAX = 20  # shown per finding
+_BY_LOCKS = "serializable by locks"
 
 
 @record
@@ -67,6 +68,11 @@ class AuditReport:
     def verdict(self) -> str:
         """`passed` only if every check was that is not left out, and every record known to be there was looked at."""
         return worst([*(one.status for one in self.findings), PASSED if self.coverage.whole else UNPROVEN])
+
+    @property
+    def serializability_judged(self) -> bool:
+        """Journals were compared with the log, of one partition at least; the findings say how far."""
+        return any(one.check == _BY_LOCKS and one.partition >= 0 for one in self.findings)
 
     @property
     def passed(self) -> bool:
@@ -249,7 +255,7 @@ def run_audit(
     findings += covered
     if judge_locks and not journals and coverage.known:
         scope = f"0 of {coverage.known:,} records: no decision journal"
-        findings.append(Finding("serializable by locks", -1, UNPROVEN, 0, scope, _NO_JOURNAL))
+        findings.append(Finding(_BY_LOCKS, -1, UNPROVEN, 0, scope, _NO_JOURNAL))
     names = tuple(source.name for source in sources.sources)
     places = (*names, *(name for name, _ in sources.problems), *([archive] if archive else []), *journals)
     at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -341,7 +347,7 @@ def _coverage(
     sources: Sources, archive: ArchiveState | None, seen: Sequence[tuple[int, int, int]]
 ) -> tuple[list[Finding], Coverage]:
     """Of each partition how much of what is known was read somewhere; `seen`: partition, half-open ids."""
-    partitions = sources.partitions if sources.key else tuple(range(archive.partition_count if archive else 0))
+    partitions = sources.partitions or tuple(range(archive.partition_count if archive else 0))
     findings, ranges = [], list[tuple[int, int, int]]()
     whole = total = 0
     for partition in partitions:
@@ -398,11 +404,17 @@ _NO_JOURNAL = (
     "server.journal.directory is set, give those of all servers (--journal), or leave this out (--no-journal)"
 )
 
+_NO_KEY = (
+    "the server does not show its cluster key to this certificate, so nothing tells whether the journals are of this "
+    "cluster: use a certificate with the role storage or admin, or name a directory or the ZooKeeper too"
+)
+_NO_COPY = "no copy of the log can be read, see above, so there is nothing to compare the journals with"
+
 
 def _serializability(sources: Sources, journals: Sequence[str], runner: Runner) -> list[Finding]:
     """With the copy that reaches furthest, of each partition."""
     if sources.key is None:
-        return []
+        return [Finding(_BY_LOCKS, -1, UNPROVEN, 0, "no record", _NO_KEY if sources.live else _NO_COPY)]
     try:
         files = find_journals(journals, sources.key)
     except PipelineError as error:
@@ -444,7 +456,7 @@ def _lock_findings(verdict: LockVerdict) -> Iterator[Finding]:
     proved = count - verdict.violated - verdict.unproven
     status = FAILED if verdict.violated else UNPROVEN if verdict.unproven else PASSED
     scope_of = f"{scope}; {proved} proved, {verdict.violated} violated, {verdict.unproven} unproven"
-    yield Finding("serializable by locks", partition, status, count, scope_of, "; ".join(verdict.examples))
+    yield Finding(_BY_LOCKS, partition, status, count, scope_of, "; ".join(verdict.examples))
     status = FAILED if verdict.against_table else PASSED
     detail = f"{verdict.against_table} were appended although the lock table said no" if verdict.against_table else ""
     yield Finding("decisions follow the lock table", partition, status, verdict.journalled, scope, detail)

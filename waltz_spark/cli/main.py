@@ -315,7 +315,7 @@ def _audit(arguments: argparse.Namespace) -> int:
         "verdict": report.verdict,
         "passed": report.passed,
         "coverage": report.coverage.as_dict(),
-        "serializability_judged": bool(journals),
+        "serializability_judged": report.serializability_judged,
         "left_out": list(report.left_out),
         "seconds": report.seconds,
         "findings": to_rows(report),
