@@ -1829,4 +1829,18 @@ SKIN: tuple[Mutant, ...] = (
         '"serializability_judged": bool(journals),',
         ("tests/spark/test_journal.py",),
     ),
+    Mutant(
+        "a batch that begins behind the log is empty",
+        "waltz_spark.read.inventory",
+        "        if start[at] > look.ends[at]:\n",
+        "        if start[at] > look.ends[at] + 1000:\n",
+        ("tests/spark/test_source.py",),
+    ),
+    Mutant(
+        "partitions that have no journal give an empty table",
+        "waltz_spark.spark.journal_source",
+        "        if not files:\n",
+        "        if not every:\n",
+        ("tests/spark/test_journal.py",),
+    ),
 )

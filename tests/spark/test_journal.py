@@ -92,6 +92,16 @@ def test_a_table_has_everything_that_was_decided(tmp_path: Path) -> None:
     assert (row["lock_kind"], row["lock_index"], row["lock_mark"], row["lock_names"]) == ("read", 0, 3, None)
 
 
+def test_partitions_without_any_journal_are_an_error(tmp_path: Path) -> None:
+    for partition in (0, 4):
+        write_journal(tmp_path / "a", [[decision(0, req(0))]], partition=partition)
+    place = {"directory": str(tmp_path / "a")}
+    (task,) = JournalReader({**place, "partitions": "0-3"}).partitions()
+    assert task.file.partition == 0
+    with pytest.raises(OptionError, match="partitions: there is no journal of any of them, but of 0, 4"):
+        JournalReader({**place, "partitions": "1,99"}).partitions()
+
+
 def test_a_torn_end_is_passed_over_only_where_it_can_be(tmp_path: Path) -> None:
     paths = write_journal(tmp_path, [[decision(0, req(0))], [decision(1, req(1)), decision(2, req(2))]])
     whole = paths[1].read_bytes()

@@ -106,6 +106,23 @@ def test_a_cut_is_read_exactly_or_not_at_all(tmp_path: Path, log: list[list[Reco
         reader(tmp_path, cut='{"1": 5}').partitions()
 
 
+def test_a_read_that_would_begin_behind_the_log_is_refused_by_batches_and_streams(
+    tmp_path: Path, log: list[list[Record]]
+) -> None:
+    behind = {"startingOffsets": '{"0": 300, "2": 171}'}
+    with pytest.raises(OptionError, match="startingOffsets: partition 2 ends at id 169, not at 171"):
+        reader(tmp_path, **behind).partitions()
+    found = stream(tmp_path, **behind)
+    with pytest.raises(OptionError, match="startingOffsets: partition 2 ends at id 169, not at 171"):
+        found.latestOffset(found.initialOffset(), ReadAllAvailable())
+    begun, _ = step(stream(tmp_path, partitions="0"), stream(tmp_path).initialOffset())
+    with pytest.raises(OptionError, match="startingOffsets: partition 2 ends at id 169, not at 171"):
+        step(stream(tmp_path, partitions="0,2", **behind), begun)
+    assert (
+        ids(reader(tmp_path, partitions="0", **behind), reader(tmp_path, partitions="0", **behind).partitions()) == []
+    )
+
+
 def test_partitions_can_be_chosen(tmp_path: Path, log: list[list[Record]]) -> None:
     found = reader(tmp_path, partitions="1-2")
     assert ids(found, found.partitions()) == [(2, at) for at in range(COUNTS[2])]

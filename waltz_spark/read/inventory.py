@@ -174,7 +174,7 @@ def batch_bounds(options: Options, look: Look) -> tuple[Vector, Vector]:
 
     Raises:
         DataLossError: it starts before the log does.
-        OptionError: it ends behind the log.
+        OptionError: it starts or ends behind the log.
     """
     what = "cut" if options.cut is not None else "endingOffsets"
     ending = options.cut if options.cut is not None else options.ending_offsets
@@ -209,10 +209,17 @@ def check_believed(look: Look) -> None:
 
 
 def check_start(start: Vector, look: Look, wanted: Iterable[int]) -> None:
-    """Raises DataLossError if a partition begins above the id where reading starts."""
+    """See that reading starts within the log, or right behind it.
+
+    Raises:
+        DataLossError: a partition begins above that id.
+        OptionError: it ends below.
+    """
     for at in wanted:
         if start[at] < look.earliest[at]:
             raise DataLossError(at, start[at], look.earliest[at], "the log", "it does not go back to there any more")
+        if start[at] > look.ends[at]:
+            raise OptionError(f"startingOffsets: partition {at} ends at id {look.ends[at] - 1}, not at {start[at]}")
 
 
 @record

@@ -24,7 +24,7 @@ _KNOWN: dict[str, tuple[Any, Any]] = {"directory": (_names, ()), "partitions": (
 class Task(InputPartition):  # type: ignore[misc]  # pyspark is not looked into
     """One file, and the one behind it, which may hold the times at which the last decisions were committed."""
 
-    def __init__(self, file: JournalFile | None, following: JournalFile | None) -> None:
+    def __init__(self, file: JournalFile, following: JournalFile | None) -> None:
         super().__init__(0)
         self.file = file
         self.following = following
@@ -42,18 +42,23 @@ class JournalReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not l
 
     @in_one_line
     def partitions(self) -> list[Task]:
-        """One task per file."""
-        files = [
-            file
-            for file in find_journals(self._places)
-            if self._partitions is None or file.partition in self._partitions
-        ]
+        """One task per file.
+
+        Raises:
+            OptionError: there is a journal of none of the partitions.
+            JournalError: a journal cannot be read.
+        """
+        every = find_journals(self._places)
+        files = [file for file in every if self._partitions is None or file.partition in self._partitions]
+        if not files:
+            known = ", ".join(map(str, sorted({file.partition for file in every})))
+            raise OptionError(f"partitions: there is no journal of any of them, but of {known}")
         tasks = []
         for at, file in enumerate(files):
             behind = files[at + 1] if at + 1 < len(files) else None
             same = behind is not None and (behind.place, behind.partition) == (file.place, file.partition)
             tasks.append(Task(file, behind if same else None))
-        return tasks or [Task(None, None)]
+        return tasks
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """One Arrow record batch; runs in an executor."""
@@ -62,8 +67,7 @@ class JournalReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not l
 
 
 def _tables(task: Task) -> Iterator[Any]:
-    if task.file is not None:
-        yield read_table(task.file, task.following)
+    yield read_table(task.file, task.following)
 
 
 class JournalDataSource(DataSource):  # type: ignore[misc]  # pyspark is not looked into

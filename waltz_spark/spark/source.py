@@ -415,9 +415,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         ids = planning.resolve(planning.symbol_of(start), look.earliest, look.ends, EARLIEST)
         wanted = self.options.partitions or range(len(ids))
         check_start(ids, look, wanted)
-        for at in wanted:
-            if ids[at] > look.ends[at]:
-                raise OptionError(f"startingOffsets: partition {at} ends at id {look.ends[at] - 1}, not at {ids[at]}")
         return tuple(one if at in wanted else NOT_READ for at, one in enumerate(ids))
 
     def _wanted_ends(self, begin: Vector, look: Look) -> Vector:
