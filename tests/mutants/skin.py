@@ -1843,4 +1843,11 @@ SKIN: tuple[Mutant, ...] = (
         "        if not every:\n",
         ("tests/spark/test_journal.py",),
     ),
+    Mutant(
+        "a directory with a comma in its path is two others",
+        "waltz_spark.cli.options",
+        '        if "," in directory:\n',
+        '        if "," == directory:\n',
+        ("tests/spark/test_cli.py",),
+    ),
 )

@@ -145,6 +145,21 @@ def test_verify_fails_if_a_file_is_gone(log: Path, tmp_path: Path, capsys: pytes
     assert "1 problems" in capsys.readouterr().out
 
 
+def test_a_comma_in_the_path_of_a_directory_is_explained(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was said of two other directories that they are not there."""
+    comma = tmp_path / "rack 1,2"
+    log.rename(comma)
+    for command in ("scan", "report"):
+        assert main(["spark", command, "--directory", str(comma), "--jobs", "1"]) == 1
+        assert f"--directory {comma}: a comma separates directories: give each" in capsys.readouterr().err
+    log.symlink_to(comma)
+    assert main(["spark", "scan", "--directory", str(log), "--jobs", "1"]) == 0
+    # What is not joined needs no link.
+    assert main(["spark", "audit", "--directory", str(comma), "--jobs", "1", "--no-journal"]) == 0
+
+
 def test_a_call_that_cannot_be_meant_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["spark", "scan"]) == 2
     assert "say what to read: -c FILE" in capsys.readouterr().err

@@ -39,21 +39,32 @@ def log_parser(parser: argparse.ArgumentParser, archive: str = "an archive in fr
     )
 
 
-def log_values(arguments: argparse.Namespace, *, archive: bool = True) -> dict[str, str]:
-    """The values of the options of `log_parser`, as options of the source.
+def log_values(arguments: argparse.Namespace, *, files: bool = True) -> dict[str, str]:
+    """The values of the options of `log_parser`, as options of the source; without `files` no directories and archive.
 
     Raises:
-        OptionError: the file of --config cannot be used.
+        OptionError: the file of --config cannot be used, or a directory has a comma in its path.
     """
     given = {
-        "directory": ",".join(arguments.directory),
+        "directory": _directories(arguments) if files else None,
         "url": arguments.url,
         "zookeeper": arguments.zookeeper,
         "clusterRoot": arguments.root,
-        "archive": arguments.archive if archive else None,
+        "archive": arguments.archive if files else None,
         "trust": arguments.trust,
     }
     return given_values(arguments, {**config_values(arguments.config), **{k: v for k, v in given.items() if v}})
+
+
+def _directories(arguments: argparse.Namespace) -> str:
+    """As the option of the source, which has commas between them."""
+    for directory in arguments.directory:
+        if "," in directory:
+            raise OptionError(
+                f"--directory {directory}: a comma separates directories: give each with a --directory of its own, or, "
+                "if it is in the path of one, name that through a symbolic link without it"
+            )
+    return ",".join(arguments.directory)
 
 
 def given_values(arguments: argparse.Namespace, given: dict[str, str | None]) -> dict[str, str]:
@@ -89,7 +100,8 @@ def live_options(arguments: argparse.Namespace) -> Options | None:
     Raises:
         UsageError: partitions are chosen, which can only be those of a running cluster.
     """
-    values = {name: value for name, value in log_values(arguments).items() if name not in ("directory", "archive")}
+    given = log_values(arguments, files=False)
+    values = {name: value for name, value in given.items() if name not in ("directory", "archive")}  # those of -o
     if "url" in values or "zookeeper" in values:
         return parse_options(values)
     if any(name.lower() == "partitions" for name in values):
