@@ -246,11 +246,15 @@ ARCHIVING = (
     Mutant(
         "a commit to the archive has its name before it is written",
         "waltz_spark.base.objects",
-        "        fd = durable.open_file(Path(scratch), os.O_WRONLY)\n"
         "        try:\n"
-        "            durable.write_all(fd, data)\n"
-        "        finally:\n"
-        "            durable.close(fd)\n"
+        "            fd = durable.open_file(Path(scratch), os.O_WRONLY)\n"
+        "            try:\n"
+        "                durable.write_all(fd, data)\n"
+        "            finally:\n"
+        "                durable.close(fd)\n"
+        "        except BaseException:  # a full disk: what is there already must not make it fuller at every attempt\n"
+        "            durable.unlink(Path(scratch))\n"
+        "            raise\n"
         "        return self.publish(scratch, name)\n",
         "        if os.path.lexists(self._root / name):\n"
         "            return False\n"

@@ -583,8 +583,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "damaged record costs its replica",
         "store.session",
-        "if read.source == read.target or refusal.fence is not None:",
-        "if True:",
+        "if refusal.fence is not None:\n            self._lose(now, self._links[read.source], refusal.reason)",
+        "if True:\n            self._lose(now, self._links[read.source], refusal.reason)",
     ),
     Mutant(
         "closing mark one too high",
