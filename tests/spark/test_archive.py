@@ -477,6 +477,7 @@ def test_a_log_that_begins_late_is_restored_to_files_that_a_node_takes_for_whole
     first, second, *_ = sorted((log / "0").glob("*.seg"))
     first.unlink()  # freed, and archived elsewhere
     first.with_suffix(".idx").unlink()
+    write_start(log, 0, int(second.stem))
     archive(log, root)
     assert read_archive(root).files_of(0)[0].first_id == int(second.stem) > 0
     restore(root, tmp_path / "again", HERE)

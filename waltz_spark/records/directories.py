@@ -144,10 +144,10 @@ def _promised_end(root: Path, body: bytes, partition: int, trust: str) -> int | 
     return max(entry.current.local_low_water_mark, -1) + 1
 
 
-def _check_no_loss(folder: Path, partition: int, start: int, promised: int | None, found: str) -> None:
+def _check_no_loss(folder: Path, partition: int, start: int, promised: int | None, missing: str) -> None:
     """Raises DataLossError: nothing is there of what the control file says that the node has."""
     if promised is not None and promised > start:
-        reason = f"{control.NAME} says that the node has them, and {found}; read another replica, or the archive"
+        reason = f"{control.NAME} says that the node has them, and {missing}; read another replica, or the archive"
         raise DataLossError(partition, start, promised, str(folder), reason)
 
 
