@@ -1549,6 +1549,43 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_gateway_feeds.py",),
     ),
     Mutant(
+        "a replica in limbo forgets its mark when an operator forbids it",
+        "storage.replica_files",
+        "            yield from self.write(*self.durable.moved_mark_operations(old, struct))\n",
+        "            pass\n",
+        ("tests/unit/storage/test_opening.py",),
+    ),
+    Mutant(
+        "a mark that was written since the opening is not moved",
+        "storage.durable_state",
+        "        self.slots[side.MARK] = side.newest_slot(data)\n",
+        "",
+        ("tests/unit/storage/test_opening.py",),
+    ),
+    Mutant(
+        "a newest segment that is gone with its index is not missed",
+        "storage.opening",
+        "self._marked.last_segment > firsts[-1]:",
+        "self._marked.last_segment < firsts[-1]:",
+        ("tests/unit/storage/test_opening.py",),
+    ),
+    Mutant(
+        "an index is made from the newest places only",
+        "storage.segment_opening",
+        '        self.entries = array("Q", [*segment.window, *offsets])\n        segment.extend(offsets, at)\n',
+        "        segment.extend(offsets, at)\n"
+        "        self.position = segment.window_first - segment.first_id\n"
+        '        self.entries = array("Q", segment.window)\n',
+        ("tests/unit/storage/test_opening.py",),
+    ),
+    Mutant(
+        "a sector that cannot be read stops its replica at each opening",
+        "storage.replica_opening",
+        "                files.faults.add(transaction_id)\n                continue\n",
+        "                raise\n",
+        ("tests/unit/storage/test_opening.py",),
+    ),
+    Mutant(
         "a replica that cannot read its own record ends the recovery",
         "store.session",
         "        if refusal.fence is not None:\n            self._lose(now, self._links[read.source], refusal.reason)\n",

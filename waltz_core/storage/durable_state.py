@@ -17,6 +17,7 @@ from __future__ import annotations
 from waltz_core.storage import side
 from waltz_core.storage.control import ControlStruct
 from waltz_core.storage.effects import Create, FileEntry, Operation, SyncDirectory, SyncFile, Unlink, WriteAt
+from waltz_core.storage.evidence import MarkedEnd
 from waltz_core.storage.procedure import Procedure, read, write
 from waltz_core.storage.side import FROM_ZERO, Belongs, Fence, LogStart
 
@@ -91,7 +92,24 @@ class DurableState:
     def mark_operations(self, mark: int, belongs: Belongs) -> tuple[Operation, ...]:
         """Write the durable mark; synced, so that at most one slot can ever be torn."""
         path, counter = self._path(side.MARK), self._next(side.MARK)
-        return WriteAt(path, side.slot_place(counter), side.encode_mark(mark, belongs, counter)), SyncFile(path)
+        data = side.encode_mark(mark, belongs, counter)
+        self.slots[side.MARK] = side.newest_slot(data)
+        return WriteAt(path, side.slot_place(counter), data), SyncFile(path)
+
+    def marked_end(self, struct: ControlStruct) -> MarkedEnd | None:
+        """The durable mark if it was written beside this control struct, with the segment that was the last then."""
+        slot = self.slots[side.MARK]
+        if slot is None or (slot.belongs.sequence, slot.belongs.session_id) != (struct.sequence, struct.session_id):
+            return None
+        mark = side.decode_mark(slot, slot.belongs)
+        return None if mark is None else MarkedEnd(mark, slot.belongs.last_segment)
+
+    def moved_mark_operations(self, old: ControlStruct, struct: ControlStruct) -> tuple[Operation, ...]:
+        """Write the mark that counts beside `old` beside `struct`: nothing of the log has changed."""
+        marked = self.marked_end(old)
+        if marked is None:
+            return ()
+        return self.mark_operations(marked.mark, Belongs(struct.sequence, struct.session_id, marked.last_segment))
 
     def faults_operations(self, faults: set[int], belongs: Belongs) -> tuple[Operation, ...]:
         """Write the ids of damaged records."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 
+from waltz_core.base.record import record
 from waltz_core.storage import index as index_file
 from waltz_core.storage.effects import Create, Cut, FileEntry, Operation, SyncDirectory, SyncFile, WriteAt
 from waltz_core.storage.log_files import LogFiles, LogPlace, Segment
@@ -16,6 +17,14 @@ from waltz_core.storage.segment import (
     encode_header,
     index_name,
 )
+
+
+@record
+class MarkedEnd:
+    """A durable mark: up to where the log was on disk, and the first id of the segment that was the last one then."""
+
+    mark: int
+    last_segment: int
 
 
 class Opened:
@@ -139,6 +148,20 @@ class Evidence:
             self.out.blame(
                 f"{last.data_path}: the log ends at transaction {end}, but {self.floor} was on disk: "
                 f"expected it at offset {last.end} or behind, found the end"
+            )
+
+    def check_last_segment(self, last: Segment, marked: MarkedEnd) -> None:
+        """The segment is gone that was the last one when the mark was written, with its index.
+
+        A truncation lowers the mark before it removes a segment. A full disk may take one back whose records were not
+        acknowledged, beside a mark that ends before it.
+        """
+        end = last.next_id - 1
+        if marked.mark >= marked.last_segment:
+            self.out.faults.update(range(end + 1, min(marked.mark + 1, end + 10_000)))
+            self.out.blame(
+                f"{self.path(data_name(marked.last_segment))} is gone: transaction {marked.mark} was on disk, found "
+                f"the log to end at {end}"
             )
 
     def _check_orphan(self, last: Segment) -> None:

@@ -6,13 +6,11 @@ becomes a `problem`: the partition is then in limbo, its files stay, its intact 
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable
 from itertools import islice, pairwise
 
 from waltz_core.storage.control import ControlEntry
 from waltz_core.storage.effects import FileEntry, SyncDirectory, SyncFile, Unlink, WriteAt
-from waltz_core.storage.evidence import Evidence, Opened
+from waltz_core.storage.evidence import Evidence, MarkedEnd, Opened
 from waltz_core.storage.log_files import (
     LogFiles,
     LogPlace,
@@ -40,7 +38,7 @@ class Opening:
 
     Args:
         entry: control record of the partition.
-        mark_beside: durable mark written beside a last segment with this first id, None if there is none.
+        marked: what the durable mark says beside the present control struct, None if there is none.
         present: content of the partition's directory.
         assigned: the control file says that files exist.
         start: where the log begins.
@@ -50,7 +48,7 @@ class Opening:
         self,
         where: LogPlace,
         entry: ControlEntry,
-        mark_beside: Callable[[int], int | None],
+        marked: MarkedEnd | None,
         present: tuple[FileEntry, ...],
         *,
         assigned: bool,
@@ -63,7 +61,7 @@ class Opening:
         self._sizes = evidence.sizes
         self._created_ms = created_ms
         self._out = evidence.out
-        self._mark_beside = mark_beside
+        self._marked = marked
         self._assigned = assigned
         self._start = start
 
@@ -100,8 +98,11 @@ class Opening:
         self._out.log = LogFiles(segments)
         self._out.forgive(self._start.first_id)
         self._evidence.check_end(segments[-1])
+        if self._marked is not None and self._marked.last_segment > firsts[-1]:
+            self._evidence.check_last_segment(segments[-1], self._marked)
         if self._out.problem is None:
             yield from self._settle(segments[-1])
+            yield from self._evidence.write_index(segments[-1], segment_opening.entries, segment_opening.position)
         return self._out
 
     # ---- names -----------------------------------------------------------------------------------
@@ -122,7 +123,8 @@ class Opening:
     def _find_floor(self, names: list[str]) -> None:
         last = id_of_name(names[-1]) if names else 0
         assert last is not None
-        self._evidence.adopt_mark(self._mark_beside(last))
+        counts = self._marked is not None and self._marked.last_segment == last
+        self._evidence.adopt_mark(self._marked.mark if self._marked is not None and counts else None)
 
     def _none(self) -> Procedure[None]:
         """No data file at all: right only before the partition was assigned."""
@@ -186,7 +188,7 @@ class Opening:
     # ---- the end ---------------------------------------------------------------------------------
 
     def _settle(self, last: Segment) -> Procedure[None]:
-        """Make durable what was read, and let the index of the last segment agree."""
+        """Make durable what was read."""
         # After a failed sync the page cache shows bytes that are not on disk, and that no later sync will
         # write. Writing them again makes them dirty, so that the sync below means what it says.
         start: int | None = 0
@@ -199,5 +201,3 @@ class Opening:
             at += len(piece)
         # Names too: a file whose removal is not durable would come back at the next power failure.
         yield from write(SyncFile(last.data_path), SyncDirectory(self._where.directory))
-        entries = array("Q", last.window)
-        yield from self._evidence.write_index(last, entries, last.window_first - last.first_id)

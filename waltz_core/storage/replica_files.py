@@ -240,11 +240,14 @@ class ReplicaFiles:
 
     def update_control(self, session_id: int, mark: int, local_mark: int, flags: int) -> Procedure[None]:
         """Write the control struct, then the side files that name it."""
-        struct = self.entry.plan(session_id, mark, local_mark, flags)
+        old, struct = self.entry.current, self.entry.plan(session_id, mark, local_mark, flags)
         yield from self.write(WriteAt(ctl.NAME, self.entry.place(), ctl.encode_struct(struct)), SyncFile(ctl.NAME))
         self.entry.adopt(struct)
         if self.log is not None and self.state is State.OPEN:
             yield from self.refresh_sides()
+        elif self.state in (State.LIMBO, State.STOPPED):
+            # The mark that holds it there must not look like one that 0.13.2 left behind.
+            yield from self.write(*self.durable.moved_mark_operations(old, struct))
 
     def refresh_sides(self) -> Procedure[None]:
         """Bring the side files up to the present control struct, last segment and end of the log."""

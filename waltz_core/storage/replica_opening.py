@@ -102,7 +102,7 @@ def _open_files(files: ReplicaFiles, assigned: bool) -> Procedure[Opened]:
     opening = Opening(
         files.where,
         files.entry,
-        lambda last_segment: files.durable.mark_beside(files.belongs(last_segment)),
+        files.durable.marked_end(files.entry.current),
         present,
         assigned=assigned,
         created_ms=files.context.wall_ms,
@@ -170,6 +170,10 @@ def _recheck_faults(files: ReplicaFiles) -> Procedure[None]:
     """Read again what was damaged: the partition may have been repaired by other means."""
     for first, last in files.durable.remembered:
         for transaction_id in range(max(files.log_start, first), min(last, files.max_id, first + _RECHECKED_MAX) + 1):
-            records, damaged = yield from read_range(files.opened_log, transaction_id, 1, 1)
+            try:
+                records, damaged = yield from read_range(files.opened_log, transaction_id, 1, 1)
+            except DiskError:  # as it was found: one sector that cannot be read is one damaged record
+                files.faults.add(transaction_id)
+                continue
             if damaged is not None and not records:
                 files.faults.add(transaction_id)

@@ -52,9 +52,11 @@ def wrong_field(header: SegmentHeader | None, size: int, where: LogPlace, first:
 class SegmentOpening:
     """The data files of one partition, one after the other."""
 
-    __slots__ = ("_evidence", "_floor", "_mark", "_out", "_sizes", "_where")
+    __slots__ = ("_evidence", "_floor", "_mark", "_out", "_sizes", "_where", "entries", "position")
 
     def __init__(self, evidence: Evidence) -> None:
+        self.entries = array("Q")  # what the index of the last file should hold from `position` on
+        self.position = 0
         self._evidence = evidence
         self._where = evidence.where
         self._sizes = evidence.sizes
@@ -190,6 +192,9 @@ class SegmentOpening:
         start, start_id = yield from self._checkpoint(segment, size)
         offsets: list[int] = []
         at, next_id = yield from scan_file(segment.data_path, start_id, start, size, offsets)
+        # Before the segment forgets all but the newest: an index that does not count is made from all of them.
+        self.position = segment.window_first - segment.first_id
+        self.entries = array("Q", [*segment.window, *offsets])
         segment.extend(offsets, at)
         assert segment.next_id == next_id
         if at < size:

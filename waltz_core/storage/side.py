@@ -14,6 +14,8 @@ beside. If they differ at opening, 0.13.2 ran here in between: the mark is ignor
 
 from __future__ import annotations
 
+from heapq import nlargest
+from itertools import pairwise
 from struct import Struct
 
 from waltz_core.base.checksum import crc32
@@ -137,9 +139,10 @@ def decode_mark(slot: Slot | None, belongs: Belongs) -> int | None:
 def encode_faults(faults: set[int], belongs: Belongs, counter: int) -> bytes:
     """A slot of `waltz.faults`: the ids as ranges, merged across the smallest gaps if there are too many."""
     ranges = ranges_of(faults)
-    while len(ranges) > RANGES_MAX:
-        narrow = min(range(1, len(ranges)), key=lambda at: ranges[at][0] - ranges[at - 1][1])
-        ranges[narrow - 1 : narrow + 1] = [(ranges[narrow - 1][0], ranges[narrow][1])]
+    if len(ranges) > RANGES_MAX:
+        kept = sorted(nlargest(RANGES_MAX - 1, range(1, len(ranges)), key=lambda at: ranges[at][0] - ranges[at - 1][1]))
+        cuts = pairwise([0, *kept, len(ranges)])
+        ranges = [(ranges[begin][0], ranges[end - 1][1]) for begin, end in cuts]
     return encode_slot(Slot(counter, belongs, b"".join(_RANGE.pack(*one) for one in ranges)))
 
 

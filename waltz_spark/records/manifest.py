@@ -148,17 +148,17 @@ def ids_from_files(root: str) -> dict[int, list[tuple[int, int]]]:
         UnreachableError: likewise.
     """
     store = open_store(root)
-    found: dict[int, list[tuple[int, int]]] = {}
+    ranges_of: dict[int, list[tuple[int, int]]] = {}
     for name in _commits(store.names(_FOLDER)):
         commit = _state_from_json(store.root, _parse(store, f"{_FOLDER}/{name}"))
         sources = {segment.partition for segment in commit.segments}
         for file in _sorted(commit.files):
             if file.partition not in sources:
                 continue
-            ranges = found.setdefault(file.partition, [])
+            ranges = ranges_of.setdefault(file.partition, [])
             joined = ranges.pop()[0] if ranges and ranges[-1][1] == file.first_id else file.first_id
             ranges.append((joined, file.end_id))
-    return found
+    return ranges_of
 
 
 def _commits(names: Sequence[str]) -> list[str]:

@@ -27,9 +27,9 @@ from tests.storage_desk import (
 )
 from tests.twin_0132.storage import StorageNode0132
 from waltz_core.base.edge import Level, Report
-from waltz_core.storage import control, side
+from waltz_core.storage import control, log_files, side
 from waltz_core.storage.config import StorageConfig
-from waltz_core.storage.effects import DiskBatch, DiskList, DiskRead, FaultKind
+from waltz_core.storage.effects import DiskBatch, DiskList, DiskRead, FaultKind, SyncFile
 from waltz_core.storage.node import StorageNode
 from waltz_core.storage.record_codec import encode_record
 from waltz_core.storage.replica import State
@@ -291,6 +291,32 @@ def test_an_index_is_rebuilt_from_the_data(name: str, damage: str) -> None:
     assert node.disk.content(name)[128:160] == right[128:160]
 
 
+@pytest.mark.parametrize("damage", ["gone", "header", "short", "implausible"])
+def test_an_index_of_more_records_than_are_kept_in_memory_is_rebuilt(
+    damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a segment with many records only the places of the newest are in memory."""
+    monkeypatch.setattr(log_files, "WINDOW", 4)
+    node = desk(threshold=100_000)
+    append(node, 0, 50)
+    flush_marks(node)
+    right = node.disk.content(INDEX)
+    assert len(right) == 128 + 50 * 8
+    match damage:
+        case "gone":
+            node.disk.remove(INDEX)
+        case "header":
+            node.disk.flip(INDEX, 14)
+        case "short":
+            node.disk.put(INDEX, right[: 128 + 10 * 8])
+        case "implausible":
+            node.disk.put(INDEX, right[:-8] + bytes(8))
+    again = reopen(node, threshold=100_000)
+    assert replica(again).state is State.OPEN
+    assert again.disk.content(INDEX)[128:] == right[128:]
+    assert served(again, 50) == list(range(50))
+
+
 def test_an_index_without_data_is_no_obstacle_to_a_roll() -> None:
     node = filled(4)
     header = SegmentHeader(1, KEY.bytes, 0, 4)
@@ -333,6 +359,19 @@ def test_a_missing_segment_is_damage() -> None:
     assert "4..7 are missing" in replica(again).reason
     assert served(again) == [*range(4), *range(8, 12)]
     assert isinstance(again.read(0, 5), str)
+
+
+def test_the_newest_segment_gone_with_its_index_is_damage() -> None:
+    """No name is left that would tell; the durable mark does."""
+    node = filled()
+    flush_marks(node)
+    for suffix in ("seg", "idx"):
+        node.disk.remove(f"{LAST}.{suffix}")
+    again = reopen(node)
+    assert replica(again).state is State.LIMBO
+    assert "0000000000000000008.seg is gone: transaction 11 was on disk" in replica(again).reason
+    assert served(again) == list(range(8))
+    assert replica(again).faults == {8, 9, 10, 11}
 
 
 def test_segments_that_overlap_are_damage() -> None:
@@ -401,6 +440,45 @@ def test_other_partitions_go_on() -> None:
     assert append(again, 8, 2, partition=1) == wire.SuccessResponse(5, 1, 1)
     status = again.admin(admin.AssignedPartitionStatusRequest(1))
     assert status.partition_status == ((0, False), (1, True))
+
+
+@pytest.mark.parametrize("again_by", ["restart", "assignment"])
+def test_a_partition_in_limbo_stays_there_when_an_operator_forbids_and_allows_it(again_by: str) -> None:
+    """Each change of the control struct made its mark look like one left by 0.13.2: the end of the log was cut."""
+    node = filled()
+    flush_marks(node)
+    size = len(node.disk.content(f"{LAST}.seg"))
+    for end in (size - 1, size - 101):
+        node.disk.flip(f"{LAST}.seg", end)
+    again = reopen(node)
+    assert replica(again).state is State.LIMBO
+    for allowed in (False, True):
+        answer = again.admin(admin.PartitionAvailableRequest(1, (0,), allowed))
+        assert answer == admin.AdminSuccessResponse(1)
+    if again_by == "restart":
+        again = reopen(again)
+    else:
+        assert "cannot be opened" in text_of(again.admin(admin.PartitionAssignmentRequest(1, (0,), True, False)))
+    assert replica(again).state is State.LIMBO
+    assert len(again.disk.content(f"{LAST}.seg")) == size
+
+
+def test_so_does_one_that_stopped_and_was_written_to_before() -> None:
+    node, last = filled(), "0/0000000000000000012.seg"
+    flush_marks(node)
+    append(node, 12, 1)
+    flush_marks(node)
+    node.disk.fault = lambda effect: FaultKind.IO if isinstance(effect, SyncFile) and effect.path == last else None
+    append(node, 13, 1)
+    assert replica(node).state is State.STOPPED
+    node.disk.fault = None
+    for allowed in (False, True):
+        node.admin(admin.PartitionAvailableRequest(1, (0,), allowed))
+    node.disk.flip(last, len(node.disk.content(last)) - 1)
+    assert "transaction 12 at offset 128 is damaged" in text_of(
+        node.admin(admin.PartitionAssignmentRequest(1, (0,), True, False))
+    )
+    assert replica(node).state is State.LIMBO
 
 
 def test_a_partition_in_limbo_can_be_repaired_and_assigned_again() -> None:
@@ -578,6 +656,23 @@ def test_faults_of_a_whole_range_are_checked_again() -> None:
     belongs = side.Belongs(replica(node).entry.current.sequence, -1, 8)
     node.disk.put("0/waltz.faults", side.encode_faults({2, 3, 90}, belongs, 9).ljust(8192, b"\0"))
     assert replica(reopen(node)).faults == set()
+
+
+def test_a_sector_that_still_cannot_be_read_is_one_damaged_record() -> None:
+    """The whole replica stopped at each opening, so that nobody could mend the record."""
+    node = filled()
+    belongs = side.Belongs(replica(node).entry.current.sequence, -1, 8)
+    node.disk.put("0/waltz.faults", side.encode_faults({1}, belongs, 9).ljust(8192, b"\0"))
+    disk = node.disk.clone()
+
+    def unreadable(effect: Any) -> FaultKind | None:
+        here = isinstance(effect, DiskRead) and effect.path == f"{FIRST}.seg" and effect.offset == 228
+        return FaultKind.IO if here else None
+
+    disk.fault = unreadable
+    again = opened(disk)
+    assert replica(again).state is State.OPEN
+    assert replica(again).faults == {1}
 
 
 class DiedError(Exception):
