@@ -1549,6 +1549,27 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_gateway_feeds.py",),
     ),
     Mutant(
+        "a damaged record costs all who asked for what is read with it",
+        "server.fetches",
+        "        return self._refuse(ids[0], note.reason)\n",
+        "        return [answer for tid in ids if tid in self._asked for answer in self._refuse(tid, note.reason)]\n",
+        ("tests/unit/server/test_fetches.py",),
+    ),
+    Mutant(
+        "the session behind the last one ends its server",
+        "server.ownership",
+        "        if session_id >= 1 << 63:\n",
+        "        if session_id > 1 << 63:\n",
+        ("tests/unit/server/test_ownership.py",),
+    ),
+    Mutant(
+        "a file that vanishes hides its directory",
+        "waltz_trio.base.durable",
+        "            with contextlib.suppress(FileNotFoundError):\n                size",
+        "            with contextlib.suppress(NotADirectoryError):\n                size",
+        ("tests/trio/test_storage_disk.py",),
+    ),
+    Mutant(
         "a replica in limbo forgets its mark when an operator forbids it",
         "storage.replica_files",
         "            yield from self.write(*self.durable.moved_mark_operations(old, struct))\n",

@@ -48,6 +48,7 @@ from waltz_core.storage.effects import (
 )
 from waltz_core.storage.node import StorageNode
 from waltz_testing.simulation.disk import SimDisk
+from waltz_trio.base import durable
 from waltz_trio.storage.disk import Disk
 from waltz_trio.storage.files import Files
 from waltz_trio.storage.group import SyncEach, SyncWhole
@@ -665,3 +666,15 @@ def test_what_begins_a_segment_or_is_large_is_left_to_the_writer() -> None:
     assert not simple(DiskBatch(1, (WriteAt("a", 0, b"x"),)))
     assert not simple(DiskBatch(1, (WriteAt("a", 0, b"x"), SyncFile("a"), SyncFile("b"))))
     assert not simple(DiskBatch(1, (Create("a"), WriteAt("a", 0, b"x"), SyncFile("a"))))
+
+
+def test_a_file_that_vanishes_while_its_directory_is_listed_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listing failed, so that a directory with a control file passed for an empty one."""
+    (tmp_path / "stays").write_bytes(b"12345")
+    (tmp_path / "goes").write_bytes(b"1")
+    listed = list(os.scandir(tmp_path))
+    (tmp_path / "goes").unlink()
+    monkeypatch.setattr(os, "scandir", lambda directory: contextlib.nullcontext(listed))
+    assert durable.entries(tmp_path) == [FileEntry("stays", 5)]

@@ -24,9 +24,10 @@ from waltz_core.base.errors import ProtocolError
 from waltz_core.base.ids import ReqId
 from waltz_core.base.outbox import Emits
 from waltz_core.base.pending import Awaits
+from waltz_core.cluster.identity import next_id
 from waltz_core.server.context import ClusterAlarm, IdStep
 from waltz_core.zookeeper.attempts import ZnodeAttempts
-from waltz_core.zookeeper.znodes import decode_id_counter, encode_id_counter
+from waltz_core.zookeeper.znodes import encode_id_counter
 
 _PAUSE_MIN_MS = 100
 _PAUSE_MAX_MS = 2_000  # clients wait
@@ -111,11 +112,10 @@ class ClientIds:
         self._out.put(ZkGet(self._awaits.ask(IdStep.READ), self._path))
 
     def _write(self, now: int, event: ZkDone) -> None:
-        assert event.stat is not None
         try:
-            self._next = decode_id_counter(event.data or b"") + 1
+            self._next, version = next_id(event)
         except ProtocolError as error:
             self._attempts.failed(now, str(error))
             return
         ticket = self._awaits.ask(IdStep.WRITE)
-        self._out.put(ZkSet(ticket, self._path, encode_id_counter(self._next), event.stat.version))
+        self._out.put(ZkSet(ticket, self._path, encode_id_counter(self._next), version))

@@ -151,12 +151,16 @@ class DataFetches:
         ]
 
     def failed(self, note: ReadFailed, *, final: bool) -> list[Answer]:
-        """No replica could answer; unless that is `final`, it is tried again in the next session."""
+        """No replica could answer; unless that is `final`, it is tried again in the next session.
+
+        A read gives what stands before a record that cannot be given out, so of a run only the first is to blame: the
+        others are asked for again.
+        """
         ids = self._reads.pop(note.token)
         self._reading.difference_update(ids)
         if not final:
             return []
-        return [answer for tid in ids if tid in self._asked for answer in self._refuse(tid, note.reason)]
+        return self._refuse(ids[0], note.reason)
 
     def _read(self, run: list[int], read: Callable[[int, int, int], None]) -> None:
         token = self._tickets.take()

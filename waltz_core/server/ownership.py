@@ -347,6 +347,9 @@ class Ownership:
         again = self._open_generation not in (None, self.generation)
         self.foreign = again or (stored != self._announced and stored not in self._attempted)
         session_id = metadata.session_id + 1
+        if session_id >= 1 << 63:
+            self._retry(now, f"ZooKeeper says that the last store session was {metadata.session_id}: none follows it")
+            return
         self._metadata = PartitionMetadata(self.generation, session_id, metadata.replica_states)
         self._attempted.add((self.generation, session_id))
         self._enter(now, OwnershipPhase.ANNOUNCING, "")

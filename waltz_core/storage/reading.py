@@ -64,6 +64,7 @@ def read_range(log: LogFiles, first: int, count: int, size_max: int) -> Procedur
 
 def _read_run(segment: Segment, first: int, count: int, size_max: int) -> Procedure[RecordRun]:
     """Adjacent records at the offset in window or index; empty if the first is not intact there."""
+    count = min(count, size_max // RECORD_SIZE_MIN + 1)  # no more fit, however many are asked for
     bounds = yield from bounds_of(segment, first, count)
     if not index_file.plausible(bounds[:-1], segment.end):
         # Fall back to the first: an index damaged further on must not hide it.

@@ -171,11 +171,14 @@ def device_of(fd: int) -> int:
 
 
 def entries(directory: Path) -> list[FileEntry]:
-    """Content of a directory, in no order."""
+    """Content of a directory, in no order, without what is removed meanwhile."""
+    present = []
     with os.scandir(directory) as names:
-        return [
-            FileEntry(one.name, 0, True) if one.is_dir() else FileEntry(one.name, one.stat().st_size) for one in names
-        ]
+        for each in names:
+            with contextlib.suppress(FileNotFoundError):
+                size = 0 if each.is_dir() else each.stat().st_size
+                present.append(FileEntry(each.name, size, each.is_dir()))
+    return present
 
 
 def whole_sync_of(fd: int) -> Callable[[], None] | None:

@@ -55,6 +55,14 @@ def test_one_at_a_time_is_read_written_and_given() -> None:
     assert len(bench.pending) == len(bench.alarms) == 0
 
 
+def test_ids_that_are_used_up_wrap_as_those_of_clients_with_zookeeper_do() -> None:
+    """The server ended, and so did each one that was asked next."""
+    bench = Bench()
+    bench.ids.ask(4, FIRST)
+    bench.done(bench.only().ticket, counter=2**31 - 1, version=3)
+    assert bench.out() == [ZkSet(2, PATH, encode_id_counter(-(2**31)), 3)]
+
+
 def test_somebody_else_took_the_id_meanwhile() -> None:
     bench = Bench()
     bench.ids.ask(4, FIRST)

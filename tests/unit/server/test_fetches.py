@@ -74,6 +74,23 @@ def test_what_a_read_did_not_bring_is_read_again_and_so_is_all_after_a_session()
     assert desk.rests()
 
 
+def test_a_record_that_nobody_can_read_costs_nobody_those_behind_it() -> None:
+    """Both are asked for in one read, which fails at the damaged record."""
+    desk = Desk()
+    desk.ask(1, 7)
+    desk.ask(2, 8, 9)
+    desk.launch()
+    answers = desk.fetches.failed(ReadFailed(desk.reads[0][0], "damaged"), final=True)
+    assert [(conn, answer.transaction_id, answer.error) for conn, answer in answers] == [(1, 7, "damaged")]
+    desk.launch()
+    assert [read[1:] for read in desk.reads] == [(7, 3), (8, 2)]
+    assert answered(desk.fetches.records(RecordsRead(desk.reads[1][0], records(range(8, 10))))) == [
+        (2, 8, True),
+        (2, 9, True),
+    ]
+    assert desk.rests()
+
+
 def test_an_id_outside_the_log_is_refused_without_a_read() -> None:
     desk = Desk()
     desk.ask(1, MARK + 1)

@@ -115,6 +115,17 @@ def test_metadata_of_a_newer_owner_and_rubbish_are_left_alone(data: bytes) -> No
     assert bench.context.alarms.at(RETRY) is not None
 
 
+def test_behind_the_last_session_id_that_there_is_none_is_announced() -> None:
+    """The server ended, and so did each one that took the partition over."""
+    bench = Bench()
+    bench.assign()
+    stored = encode_partition_metadata(PartitionMetadata(1, 2**63 - 1, ()))
+    bench.answer_zk(ZkDone(1, ZkStat(1, 0), stored))
+    effects, _, _ = bench.work()
+    assert not [effect for effect in effects if isinstance(effect, ZkSet)]
+    assert bench.partition.phase is OwnershipPhase.WAITING
+
+
 def test_while_recovery_is_stuck_the_metadata_is_looked_at_once_at_a_time() -> None:
     bench = Bench()
     bench.announce()

@@ -290,6 +290,18 @@ def test_faults_survive_as_ranges(faults: set[int]) -> None:
     assert side.decode_faults(None) == []
 
 
+def test_of_many_faults_the_widest_gaps_stay() -> None:
+    """10,000 ranges, of which each thousandth is followed by a wide gap: one pass, however many there are."""
+    ids, at = set(), 0
+    for number in range(10_000):
+        ids.add(at)
+        at += 1_000_000 if number % 1000 == 999 else 2
+    ranges = side.decode_faults(side.newest_slot(side.encode_faults(ids, BELONGS, 1)))
+    assert len(ranges) == side.RANGES_MAX
+    assert all(any(a <= each <= b for a, b in ranges) for each in ids)
+    assert max(b - a for a, b in ranges) < 2000, "no wide gap is covered"
+
+
 def test_the_slot_of_another_side_file_names_no_faults() -> None:
     slot = side.newest_slot(side.encode_fence(side.Fence(5, None), side.Belongs(1, 5, 0), 1))
     assert slot is not None
