@@ -1549,6 +1549,13 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_gateway_feeds.py",),
     ),
     Mutant(
+        "a server that was succeeded takes what it may not read for damaged",
+        "store.session",
+        "            case PartitionRead() if refusal.fence is not None:\n",
+        "            case PartitionRead() if refusal.fence == -2:\n",
+        ("tests/unit/store/test_session.py",),
+    ),
+    Mutant(
         "a damaged record costs all who asked for what is read with it",
         "server.fetches",
         "        return self._refuse(ids[0], note.reason)\n",

@@ -409,6 +409,10 @@ class StoreSession:
                 self._greetings.refused(now, self._links[replica], refusal)
             case LogStartQuestion(replica, report):
                 self._greetings.log_start_unknown(self._links[replica], report)
+            case PartitionRead() if refusal.fence is not None:
+                # We were succeeded. It is read in our next session, if there is one: nothing is wrong with the record.
+                self._lose(now, self._links[replica_of(what)], refusal.reason)
+                self._reads.give_up(what)
             case PartitionRead():
                 # Java: one read error ends the session (server-D27); another replica can answer as well.
                 self._read(now, what)

@@ -569,6 +569,21 @@ def test_a_read_that_fails_is_tried_at_the_next_replica() -> None:
     assert desk.tell(second, messages.RecordListResponse(*COMMON, records)) == ([], [RecordsRead(5, records)])
 
 
+def test_a_read_that_meets_a_later_session_ends_this_one_and_is_tried_in_the_next() -> None:
+    """It was answered as damage once all replicas had refused it so."""
+    desk = Desk()
+    desk.open(A, B)
+    desk.session.read_records(0, 5, 4, 2)
+    read = desk.call(A, messages.RecordListRequest(*COMMON, 4, 2))
+    effects, notes = desk.tell(read, refusal("session id has changed to 9"))
+    assert effects == []
+    assert notes == [
+        SessionEnded(f"replica {A} lost: session id has changed to 9", True),
+        ReadFailed(5, f"transaction 4 cannot be read ({A})"),
+    ]
+    assert desk.session.state is SessionState.ENDED, "so that the partition asks for it again"
+
+
 def test_headers_out_of_place_are_no_answer() -> None:
     desk = Desk()
     desk.open(A, B)
