@@ -1549,6 +1549,13 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_gateway_feeds.py",),
     ),
     Mutant(
+        "a checkpoint begins while zookeeper is away",
+        "server.commits",
+        " and not self._cluster.zookeeper_away:",
+        ":",
+        ("tests/unit/server/test_partition.py",),
+    ),
+    Mutant(
         "a server that was succeeded takes what it may not read for damaged",
         "store.session",
         "            case PartitionRead() if refusal.fence is not None:\n",

@@ -56,6 +56,7 @@ class Commits:
         self._clients = context.clients
         self._tickets = context.tickets
         self._data_cache = context.data_cache
+        self._cluster = context.cluster
         self._ownership = ownership
         self._feeds = feeds
         self.journal = context.journals.of(
@@ -218,7 +219,8 @@ class Commits:
         session, appender, journal = self._ownership.session, self._appender, self.journal
         assert session is not None
         behind = appender.commit_mark - session.low_water_mark
-        if behind >= self._config.checkpoint_interval:
+        # The next session begins with ZooKeeper: while that is away, a checkpoint would cost commits until it is back.
+        if behind >= self._config.checkpoint_interval and not self._cluster.zookeeper_away:
             self.draining = True
         if self.draining and appender.in_flight == 0:
             session.close(now, f"checkpoint after {behind} transactions")

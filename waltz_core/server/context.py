@@ -28,6 +28,7 @@ from waltz_core.base.edge import (
     WallClock,
     ZkEvent,
     ZkRequest,
+    ZkState,
 )
 from waltz_core.base.outbox import Outbox
 from waltz_core.base.pending import Awaits, Pending
@@ -259,6 +260,9 @@ StorageWork: TypeAlias = StorageEffect | RepairWanted
 # ---- the process -----------------------------------------------------------------------------
 
 
+_AWAY = (ZkState.SUSPENDED.value, ZkState.PRESUMED_LOST.value, ZkState.EXPIRED.value)
+
+
 class ClusterState:
     """What this process knows of its cluster; written by the cluster port, read by everybody."""
 
@@ -271,6 +275,11 @@ class ClusterState:
         self.zookeeper = "not connected"
         self._turned: ReplicaAssignments | None = None  # of which `_storages` is
         self._storages: dict[int, tuple[str, ...]] = {}
+
+    @property
+    def zookeeper_away(self) -> bool:
+        """It was there and does not answer now."""
+        return self.zookeeper in _AWAY
 
     @property
     def num_partitions(self) -> int:

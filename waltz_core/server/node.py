@@ -32,6 +32,7 @@ from waltz_core.base.edge import (
     ZkChanged,
     ZkDone,
     ZkFailed,
+    ZkState,
     ZkStateChanged,
 )
 from waltz_core.server.archive_calls import (
@@ -273,6 +274,8 @@ class ServerNode:
 
     def _on_zk(self, now: int, event: ZkChanged | ZkStateChanged) -> None:
         self._cluster.handle(now, (event,))
+        if isinstance(event, ZkStateChanged) and event.state is ZkState.CONNECTED:
+            self._partitions.zookeeper_back(now)
         self._clients.deliver()
 
     def _on_journal(self, now: int, event: JournalEvent) -> None:

@@ -191,8 +191,8 @@ class Ownership:
         elif self.phase in (OwnershipPhase.IDLE, OwnershipPhase.WAITING):
             self._begin(now)
 
-    def link_up(self, now: int) -> None:
-        """A storage node can be reached: what was waited for may be over, and with it the back-off."""
+    def hasten(self, now: int) -> None:
+        """A storage node, or ZooKeeper, can be reached: what was waited for may be over, and with it the back-off."""
         if self.phase is OwnershipPhase.WAITING:
             self._session_attempts.hurry()
             self._begin(now)

@@ -192,7 +192,12 @@ class PartitionServer:
         if self.session is not None:
             self.session.link_up(now, event)
         else:
-            self.ownership.link_up(now)
+            self.ownership.hasten(now)
+
+    def zookeeper_back(self, now: int) -> None:
+        """ZooKeeper answers again."""
+        if self.session is None:
+            self.ownership.hasten(now)
 
     def link_down(self, now: int, event: LinkDown) -> None:
         """A connection to a storage node ended."""

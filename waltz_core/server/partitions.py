@@ -91,6 +91,12 @@ class Partitions:
             partition.set_replicas(now, self._context.cluster.storages_of(partition_id))
             self.touch(partition_id)
 
+    def zookeeper_back(self, now: int) -> None:
+        """ZooKeeper answers again, which some may wait for."""
+        for partition_id, partition in self.served.items():
+            partition.zookeeper_back(now)
+            self.touch(partition_id)
+
     def doubt(self, doubtful: bool) -> None:
         """Whether another server may own them all by now."""
         self._doubtful = doubtful

@@ -433,10 +433,7 @@ class StoreSession:
             self._events.put(rec.RecordsRead(read.source, read.target, records))
 
     def _on_not_copied(self, now: int, read: RecoveryRead | CatchUpRead, refusal: Refusal) -> None:
-        """A damaged record costs neither its replica nor the session: it is read elsewhere.
-
-        Where a replica cannot read its *own* record for a comparison, recovery does without that.
-        """
+        """A damaged record costs neither its replica nor the session: it is read elsewhere, or not compared."""
         if refusal.fence is not None:
             self._lose(now, self._links[read.source], refusal.reason)
             return

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from waltz_core.base.edge import CloseConn, ZkDone, ZkFailed, ZkGet, ZkRequest, ZkSet, ZkStat
+from waltz_core.base.edge import CloseConn, ZkDone, ZkError, ZkFailed, ZkGet, ZkRequest, ZkSet, ZkStat
 from waltz_core.base.ids import Endpoint, ReqId, make_req_id
 from waltz_core.base.log import SessionInfo
 from waltz_core.server.config import ServerConfig
@@ -277,6 +277,33 @@ def test_a_partition_that_is_closed_answers_the_reads_that_wait() -> None:
         ),
     ]
     assert bench.context.waiting.total == 0
+
+
+def test_no_checkpoint_begins_while_zookeeper_is_away() -> None:
+    """The session is sound, and the next one could not begin: commits would wait for ZooKeeper, and for a pause."""
+    bench = Bench(checkpoint_interval=1)
+    bench.open()
+    peer = bench.mount()
+    bench.context.cluster.zookeeper = "suspended"
+    for sequence in (2, 3):
+        bench.partition.received(0, peer, [append(sequence)])
+        (sent,) = [effect for effect in bench.work()[2] if isinstance(effect, StorageAppend)]
+        bench.answer_node(sent.ticket, storage.SuccessResponse(0, 0, 0))
+        bench.work()
+        assert bench.partition.session is not None
+    bench.context.cluster.zookeeper = "connected"
+    bench.work()
+    assert bench.partition.session is None
+
+
+def test_a_partition_that_waits_begins_as_soon_as_zookeeper_is_back() -> None:
+    bench = Bench()
+    read = bench.assign()
+    bench.answer_zk(ZkFailed(read.ticket, ZkError.UNAVAILABLE))
+    assert bench.work()[0] == []
+    assert bench.partition.phase is OwnershipPhase.WAITING
+    bench.partition.zookeeper_back(bench.now)
+    assert [type(effect) for effect in bench.work()[0]] == [ZkGet]
 
 
 def test_a_question_for_the_mark_outlives_a_checkpoint_in_the_same_step() -> None:
