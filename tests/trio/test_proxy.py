@@ -24,7 +24,8 @@ from waltz_trio.node import proxy as process
 from waltz_trio.node.embedded import HOST, ROOT, EmbeddedCluster, embedded_cluster
 from waltz_trio.node.proxy import ProxyProcess
 from waltz_trio.node.server import ServerProcess
-from waltz_trio.zk.client import ZnodeClient, open_znode_client
+from waltz_trio.zk.client import UnavailableError, ZnodeClient, open_znode_client
+from waltz_trio.zk.embedded import EmbeddedSession, EmbeddedZnodes
 from waltz_trio.zk.proxy_root import read_state, start_in_root, state_path
 
 OWN_ROOT = "/region/proxy"
@@ -239,6 +240,44 @@ async def test_without_upstream_it_serves_what_it_has_to_those_who_have_nothing_
                     assert await fresh.committed_mark(0) == 9
                 await writer.append(0, waltz.Append(b"10"))
                 assert len(await read(writer, 11)) == 11
+
+
+async def test_while_upstream_is_away_new_clients_are_served_again_after_its_own_zookeeper_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It learns anew whose ids are of its own time, for which the ZooKeeper upstream is not needed."""
+    monkeypatch.setattr(process, "_IDS_FIRST", ())
+    monkeypatch.setattr(process, "_IDS_EVERY", 0.01)
+
+    @asynccontextmanager
+    async def reached(where: EmbeddedZnodes | str, **options: Any) -> AsyncIterator[ZnodeClient]:
+        if isinstance(where, str):
+            raise UnavailableError("/")
+        async with open_znode_client(where, **options) as client:
+            yield client
+
+    with trio.fail_after(60):
+        async with embedded_cluster(partitions=1, settings=TRUSTING) as cluster, running(cluster) as proxy:
+            async with waltz.open_client(url_of(proxy)) as writer:
+                await writer.append(0, waltz.Append(b"first"))
+                assert await read(writer, 1) == [b"first"]
+            assert proxy._machine is not None
+            assert isinstance(proxy._own, EmbeddedSession)
+            while ID_MAX not in proxy._machine._partitions.fresh:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            monkeypatch.setattr(process, "open_znode_client", reached)
+            monkeypatch.setattr(proxy, "_cluster", lambda: "out of reach")
+            await cluster.kill_server(0)
+            while proxy.health()[0]:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            cluster.znodes.interrupt(proxy._own)
+            while ID_MAX in proxy._machine._partitions.fresh:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            cluster.znodes.resume(proxy._own)
+            while ID_MAX not in proxy._machine._partitions.fresh:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            async with waltz.open_client(url_of(proxy)) as new:
+                assert await read(new, 1) == [b"first"]
 
 
 async def test_a_root_that_is_not_a_proxys_is_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 
 import attrs
 import pytest
@@ -103,10 +103,10 @@ async def test_another_block_is_taken_before_the_present_one_is_used_up(zk: Znod
     upstream = await counter(zk, CLUSTER.client_ids)
     half = state.blocks[0][1] - BLOCK_SIZE // 2
     await zk.set(OWN.client_ids, encode_id_counter(half), -1)
-    assert await keep_ids(zk, OWN, zk, CLUSTER, state) == state == await written(zk)
+    assert await keep_ids(zk, OWN, lambda: nullcontext(zk), CLUSTER, state) == state == await written(zk)
     assert await counter(zk, CLUSTER.client_ids) == upstream, "nothing was taken"
     await zk.set(OWN.client_ids, encode_id_counter(half + 1), -1)
-    longer = await keep_ids(zk, OWN, zk, CLUSTER, state)
+    longer = await keep_ids(zk, OWN, lambda: nullcontext(zk), CLUSTER, state)
     block = (upstream + 1, upstream + BLOCK_SIZE)
     assert longer == attrs.evolve(state, blocks=(*state.blocks, block)) == await written(zk)
     assert await counter(zk, OWN.client_ids) == upstream, "the next one is the first of the block"
@@ -125,7 +125,7 @@ async def test_a_proxy_behind_another_takes_its_ids_from_the_block_there(zk: Zno
     await zk.set(OWN.client_ids, encode_id_counter(state.blocks[0][1] - size + 1), -1)
     with pytest.raises(ClusterError, match=f"no {size} client ids are left"):
         await take_block(zk, OWN)
-    await keep_ids(zk, OWN, zk, CLUSTER, state)
+    await keep_ids(zk, OWN, lambda: nullcontext(zk), CLUSTER, state)
     begin = (await written(zk)).blocks[1][0]
     assert await take_block(zk, OWN) == (begin, begin + size - 1)
     await zk.set(state_path(OWN), b"damaged", -1)
@@ -141,15 +141,15 @@ async def test_who_looks_at_ids_while_another_process_starts_does_not_count_it_a
     async with open_znode_client(znodes) as other, trio.open_nursery() as nursery:
         nursery.start_soon(start_in_root, other, OWN)  # done after two answers, a block is written with the fifth
         with pytest.raises(BadVersionError):
-            await keep_ids(zk, OWN, zk, CLUSTER, state)
+            await keep_ids(zk, OWN, lambda: nullcontext(zk), CLUSTER, state)
     assert (await written(zk)).epoch == 2
-    assert await keep_ids(zk, OWN, zk, CLUSTER, state) is None, "another process runs"
+    assert await keep_ids(zk, OWN, lambda: nullcontext(zk), CLUSTER, state) is None, "another process runs"
 
 
 async def test_a_root_that_was_deleted_is_nobodys(zk: ZnodeClient) -> None:
     state = await start_in_root(zk, OWN)
     await delete_cluster(zk, OWN)
-    assert await keep_ids(zk, OWN, zk, CLUSTER, state) is None
+    assert await keep_ids(zk, OWN, lambda: nullcontext(zk), CLUSTER, state) is None
     with pytest.raises(ClusterError, match="was deleted"):
         await start_in_root(zk, OWN)
 

@@ -20,7 +20,7 @@ from waltz_core.proxy.cache import CacheDrop, CacheRead, CacheWrite
 from waltz_core.proxy.node import BlocksTaken, FromUpstream, IdsRead, ProxyConfig, ProxyNode, ToUpstream
 from waltz_core.proxy.snapshot import ProxySnapshot
 from waltz_core.proxy.state import ProxyState
-from waltz_core.zookeeper.paths import cluster_paths
+from waltz_core.zookeeper.paths import ClusterPaths, cluster_paths
 from waltz_trio.base.pump import now_ms
 from waltz_trio.base.znodes import ZnodeStore
 from waltz_trio.config.config import Config
@@ -172,14 +172,8 @@ class ProxyProcess(NodeProcess):
         for pause in chain(_IDS_FIRST, repeat(_IDS_EVERY)):
             await trio.sleep(pause)
             assert self._state is not None
-            assert self._driver is not None
             try:
-                async with (
-                    self._znode_client(self._zookeeper()) as own,
-                    self._znode_client(self._cluster()) as upstream,
-                ):
-                    self._driver.post(IdsRead(await ids_given(own, paths)))
-                    state = await keep_ids(own, paths, upstream, cluster, self._state)
+                state = await self._look_at_ids(paths, cluster, self._state)
             except ClusterError as error:
                 self.report(Level.DEBUG, f"client ids: {error}; looked at again in {_IDS_EVERY:.0f} s at the latest")
                 continue
@@ -187,8 +181,19 @@ class ProxyProcess(NodeProcess):
                 self._end(f"another proxy was started in {paths.root}, or that was deleted or set back: one at a time")
                 return
             if state.blocks != self._state.blocks:
+                assert self._driver is not None
                 self._driver.post(BlocksTaken(state.blocks))
             self._state = state
+
+    async def _look_at_ids(self, paths: ClusterPaths, cluster: ClusterPaths, state: ProxyState) -> ProxyState | None:
+        """The state behind it; None if the root is not that of this process any more.
+
+        Upstream is opened last, and only for another block: it may be out of reach, and just then it counts who is new.
+        """
+        async with self._znode_client(self._zookeeper()) as own:
+            assert self._driver is not None
+            self._driver.post(IdsRead(await ids_given(own, paths)))
+            return await keep_ids(own, paths, lambda: self._znode_client(self._cluster()), cluster, state)
 
     def _instance(self) -> str:
         return str(self.endpoint)

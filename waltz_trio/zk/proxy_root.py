@@ -7,6 +7,8 @@ the two loses a block, and never gives one out twice.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from uuid import uuid4
 
 import attrs
@@ -168,11 +170,19 @@ async def check_upstream(upstream: ZnodeClient, cluster: ClusterPaths, state: Pr
 
 
 async def keep_ids(
-    zk: ZnodeClient, paths: ClusterPaths, upstream: ZnodeClient, cluster: ClusterPaths, state: ProxyState
+    zk: ZnodeClient,
+    paths: ClusterPaths,
+    upstream: Callable[[], AbstractAsyncContextManager[ZnodeClient]],
+    cluster: ClusterPaths,
+    state: ProxyState,
 ) -> ProxyState | None:
     """Take another block before the present one is used up; None if the root is not that of this process any more.
 
+    Args:
+        upstream: opens a session with the ZooKeeper of the cluster, which may be out of reach; only a block needs it.
+
     Raises:
+        ConfigError: the root is not a proxy's.
         ClusterError: a ZooKeeper did not answer.
     """
     read = await read_state(zk, paths)
@@ -182,12 +192,13 @@ async def keep_ids(
     data, stat = await zk.get(paths.client_ids)
     if not state.is_short(decode_id_counter(data or b"")):
         return state
-    first, last = await take_block(upstream, cluster)
-    longer = attrs.evolve(state, blocks=(*state.blocks, (first, last)))
-    await zk.multi(
-        [
-            ZkSet(0, state_path(paths), encode_proxy_state(longer), version),
-            ZkSet(0, paths.client_ids, encode_id_counter(first - 1), stat.version),
-        ]
-    )
+    async with upstream() as counted:
+        first, last = await take_block(counted, cluster)
+        longer = attrs.evolve(state, blocks=(*state.blocks, (first, last)))
+        await zk.multi(
+            [
+                ZkSet(0, state_path(paths), encode_proxy_state(longer), version),
+                ZkSet(0, paths.client_ids, encode_id_counter(first - 1), stat.version),
+            ]
+        )
     return longer
