@@ -1678,6 +1678,20 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_gateway.py",),
     ),
     Mutant(
+        "a slow reader of the log is waited for at every line",
+        "waltz_trio.base.log",
+        "        if self._patience <= 0:\n            return False\n",
+        "        self._patience = _PATIENCE_S\n",
+        ("tests/trio/test_log.py",),
+    ),
+    Mutant(
+        "a pragma of the file is run on every connection",
+        "waltz_trio.client.statements",
+        "pragma.group(1).lower() in _OF_CONNECTIONS",
+        "bool(pragma.group(1))",
+        ("tests/trio/test_views.py",),
+    ),
+    Mutant(
         "a gateway keeps the mark that a log had before it was restored",
         "waltz_trio.gateway.clusters",
         "        self._known[partition] = mark  #",
@@ -1921,6 +1935,8 @@ SKIN: tuple[Mutant, ...] = (
         '        if "," in directory:\n',
         '        if "," == directory:\n',
         ("tests/spark/test_cli.py",),
+    ),
+    Mutant(
         "a proxy asks upstream before it learns who is new",
         "waltz_trio.node.proxy",
         "            self._driver.post(IdsRead(await ids_given(own, paths)))\n",

@@ -6,8 +6,11 @@ import io
 import logging
 import os
 import re
+import select
 import socket
+import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -92,3 +95,64 @@ def test_a_reader_that_takes_nothing_is_not_waited_for(make: Callable[[], tuple[
     told = f"WARNING log: {2000 - len(whole)} lines of this log are lost: nobody took them"
     assert lines[-2].split(" ", 1)[1] == told
     assert lines[-1].endswith("server-0: goes on")
+
+
+class SlowPipe(io.StringIO):
+    """A pipe whose reader takes one write every 200 ms; stands in for what waits for that, and for the clock."""
+
+    POLLOUT = select.POLLOUT
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.now = 0.0  # seconds
+        self._number = number
+        self._room_at = 0.0
+
+    def fileno(self) -> int:
+        return self._number
+
+    def write(self, text: str) -> int:
+        assert self.now >= self._room_at, "the write would wait"
+        self._room_at = self.now + 0.2
+        return super().write(text)
+
+    def register(self, number: int, events: int) -> None:
+        assert (number, events) == (self._number, self.POLLOUT)
+
+    def poll(self, timeout: float) -> list[tuple[int, int]]:
+        self.now = min(max(self.now, self._room_at), self.now + timeout / 1000)
+        return [(self._number, self.POLLOUT)] if self.now >= self._room_at else []
+
+    def texts(self) -> list[str]:
+        """Of all lines, without the time."""
+        return [line.split(" ", 1)[1] for line in self.getvalue().splitlines()]
+
+
+def test_a_slow_reader_is_not_waited_for_at_every_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each wait for it succeeds; a hundred of them in a row would stop the whole process for twenty seconds."""
+    reading, writing = os.pipe()
+    with open(writing, "w", encoding="utf-8"), open(reading, "rb"):
+        pipe = SlowPipe(writing)
+        monkeypatch.setattr(log, "select", SimpleNamespace(poll=lambda: pipe, POLLOUT=pipe.POLLOUT))
+        clock = SimpleNamespace(monotonic=lambda: pipe.now, strftime=time.strftime, gmtime=time.gmtime)
+        monkeypatch.setattr(log, "time", clock)
+        log.set_up("info", pipe)
+        report = log.reporter("server-0")
+
+        for number in range(100):
+            report(Level.INFO, str(number))
+
+        assert pipe.now == pytest.approx(0.25)
+        shown = [f"INFO    server-0: {number}" for number in range(2)]
+        assert pipe.texts() == shown
+        for text in ("a", "b"):  # lines, and not only the word that some are lost, as soon as there is room
+            pipe.now += 0.3
+            report(Level.INFO, text)
+        shown += ["WARNING log: 98 lines of this log are lost: nobody took them"]
+        shown += ["INFO    server-0: a", "INFO    server-0: b"]
+        assert pipe.texts() == shown
+        pipe.now += 10
+        for text in ("c", "d"):
+            report(Level.INFO, text)
+        assert pipe.texts() == [*shown, "INFO    server-0: c", "INFO    server-0: d"], "it may be waited for again"
+        assert pipe.now == pytest.approx(11.05)

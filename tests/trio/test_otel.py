@@ -250,6 +250,20 @@ async def test_what_is_not_taken_of_one_signal_is_kept_and_sent_once(nursery: tr
     nursery.cancel_scope.cancel()
 
 
+async def test_a_receiver_for_traces_alone_gets_them(nursery: trio.Nursery) -> None:
+    told: list[str] = []
+    receiver = Receiver()
+    (listener,) = await nursery.start(partial(trio.serve_tcp, receiver.serve, 0, host="127.0.0.1"))
+    exporter = exporter_to("127.0.0.1", listener.socket.getsockname()[1], told)
+    receiver.statuses = {"/v1/metrics": 404, "/v1/logs": 404}
+    for number in range(2):
+        exporter.trace(Traced(b"key", 0, 1, number, 1, (("append", 1, 2),)))
+        await exporter.send()
+    assert [_transaction(span) for _, span in receiver.spans()] == ["0", "1"]
+    assert [text.rpartition(": ")[2] for text in told] == ["/v1/metrics is answered with status 404"]
+    nursery.cancel_scope.cancel()
+
+
 async def test_a_receiver_that_does_not_answer_is_not_waited_for(autojump_clock: trio.testing.MockClock) -> None:
     class Silent(trio.abc.HostnameResolver):
         async def getaddrinfo(self, *arguments: object) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ import trio
 
 from waltz_core.base.errors import ConfigError
 from waltz_core.proxy.cache import (
+    SILENCE_MS,
     CacheData,
     CacheDrop,
     CacheEffect,
@@ -22,6 +24,7 @@ from waltz_core.proxy.cache import (
     CacheWritten,
     Place,
 )
+from waltz_trio.node import proxy_cache
 from waltz_trio.node.proxy_cache import CacheEvent, ProxyCache
 
 
@@ -185,6 +188,43 @@ async def test_a_disk_that_hangs_does_not_keep_the_process(tmp_path: Path) -> No
     assert "the disk does not answer" in desk.stay
     assert pipe.exists()
     assert pipe.read_bytes() == b"one", "the disk answers again, and the thread that nobody awaits goes on"
+
+
+async def test_a_slow_disk_answers_as_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has ten seconds of work at once, and would be given up if the first answer came with the last one."""
+    clock = Clock()
+    told_at: list[float] = []
+
+    def read(cache: ProxyCache, effect: CacheRead) -> bytes:
+        clock.now += 0.05
+        return b"x"
+
+    monkeypatch.setattr(proxy_cache, "time", clock)
+    monkeypatch.setattr(ProxyCache, "_read", read)
+    async with opened(tmp_path) as desk:
+        post = desk.cache._post
+
+        def timed(events: Sequence[CacheEvent]) -> None:
+            told_at.append(clock.now)
+            post(events)
+
+        monkeypatch.setattr(desk.cache, "_post", timed)
+        await desk.do(*(CacheRead(0, token, Place(0, 0, 1, 0, 1)) for token in range(1000, 1200)))
+        assert [each.token for each in desk.said if isinstance(each, CacheData)] == [*range(1000, 1200), 1]
+    silences = [later - earlier for earlier, later in itertools.pairwise([0.0, *told_at])]
+    assert sum(silences) > 10
+    assert max(silences) * 1000 < SILENCE_MS / 10
+
+
+class Clock:
+    """Stands in for `time`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        """In seconds, as that of the module."""
+        return self.now
 
 
 async def test_an_end_before_a_thread_has_begun_does_not_wait_for_it(tmp_path: Path) -> None:

@@ -679,6 +679,27 @@ def test_every_connection_is_set_up_by_the_pragmas_of_the_schema(tmp_path: Path)
     view.close()
 
 
+def test_a_new_reader_does_not_wait_for_a_writer_because_of_the_schema(tmp_path: Path) -> None:
+    """Pragmas that write to the file need the lock that the writer has: they are for the first connection alone."""
+    schema = f"""
+        PRAGMA user_version = 2; pragma main . application_id(7); PRAGMA "optimize"; PRAGMA wal_checkpoint;
+        PRAGMA main.foreign_keys = ON; PRAGMA journal_mode = WAL; PRAGMA `cache_size`(-777); {SCHEMA}
+    """
+    asked = ("user_version", "application_id", "foreign_keys", "cache_size")
+
+    def found(db: sqlite3.Cursor) -> list[int]:
+        return [db.execute(f"PRAGMA {name}").fetchone()[0] for name in asked]
+
+    view = waltz.SqliteView(tmp_path / "view.db", note, schema=schema, busy_timeout=0)
+    view.load_mark(0)
+    view.commit(batch(0, 0))
+    writer = sqlite3.connect(tmp_path / "view.db", isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    assert view.read(0, found, ()) == ([2, 7, 1, -777], 0)
+    writer.close()
+    view.close()
+
+
 def test_a_program_may_change_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import os
 import select
 import stat
@@ -17,7 +18,8 @@ from typing import Final, TextIO
 from waltz_core.base.edge import Level
 
 _PIECE: Final = 1024  # characters, of four bytes at most: a pipe with room takes 4,096 bytes without a wait
-_PATIENCE_MS: Final = 250  # well below any session's time-out
+_PATIENCE_S: Final = 0.25  # of waiting for readers in each `_PERIOD_S`: well below any session's time-out
+_PERIOD_S: Final = 10.0
 
 
 class _Formatter(logging.Formatter):
@@ -39,7 +41,7 @@ class _Formatter(logging.Formatter):
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes lines; those that a pipe or socket does not take are lost, which is said once it takes some again.
+    """Writes lines; those that a pipe or socket does not take soon are lost, which is said once it takes some again.
 
     A process that waited for the reader of its log would serve nobody, while the session of its ZooKeeper client, which
     has a thread of its own, lives on: so no other server takes its partitions over.
@@ -49,6 +51,8 @@ class _Handler(logging.StreamHandler[TextIO]):
         super().__init__(stream)
         self._lost = 0
         self._is_cut = False  # the last line that was begun is not at its end
+        self._patience = _PATIENCE_S  # left of this period
+        self._period_end = -math.inf
         self._room: select.poll | None = None
         try:
             number = stream.fileno()
@@ -63,11 +67,16 @@ class _Handler(logging.StreamHandler[TextIO]):
         if self._room is None:
             super().emit(record)
             return
+        if self._lost and not self._room.poll(0):
+            self._lost += 1  # it is not waited for again until it takes some
+            return
         try:
-            if self._lost and self._write(self._notice()):
+            notice = self._notice() if self._lost else ""
+            text = notice + self.format(record) + self.terminator
+            taken = self._write(text)
+            if taken >= len(notice):
                 self._lost = 0
-            if self._lost or not self._write(self.format(record) + self.terminator):
-                self._lost += 1
+            self._lost += taken < len(text)
         except Exception:  # as the handlers of the library do
             self.handleError(record)
 
@@ -76,17 +85,33 @@ class _Handler(logging.StreamHandler[TextIO]):
         notice = logging.makeLogRecord({"name": "log", "msg": text, "levelno": logging.WARNING, "levelname": "WARNING"})
         return (self.terminator if self._is_cut else "") + self.format(notice) + self.terminator
 
-    def _write(self, text: str) -> bool:
-        """Write what is taken; whether that was all. It waits once for a reader, and not again until it takes some."""
-        assert self._room is not None
+    def _write(self, text: str) -> int:
+        """Write what is taken; how much that was."""
         for start in range(0, len(text), _PIECE):
-            if not self._room.poll(0 if self._lost else _PATIENCE_MS):
-                return False
+            if not self._has_room():
+                return start
             piece = text[start : start + _PIECE]
             self.stream.write(piece)
             self.flush()
             self._is_cut = not piece.endswith(self.terminator)
-        return True
+        return len(text)
+
+    def _has_room(self) -> bool:
+        """Whether a piece can be written without a wait; waits for that, if this period has any patience left.
+
+        A reader that is slow, and takes a little again and again, would else be waited for at each line.
+        """
+        assert self._room is not None
+        if self._room.poll(0):
+            return True
+        began = time.monotonic()
+        if began >= self._period_end:
+            self._patience, self._period_end = _PATIENCE_S, began + _PERIOD_S
+        if self._patience <= 0:
+            return False
+        has_room = bool(self._room.poll(self._patience * 1000))
+        self._patience -= time.monotonic() - began
+        return has_room
 
 
 def set_up(level: str = "info", stream: TextIO | None = None) -> None:

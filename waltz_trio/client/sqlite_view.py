@@ -34,8 +34,8 @@ class SqliteView(SqlView[sqlite3.Cursor]):
         path: the database file; created if absent.
         apply: what a transaction does to the data.
         apply_many: does the same with several transactions in fewer statements.
-        schema: SQL statements, run whenever a view opens its database: CREATE TABLE IF NOT EXISTS. Those that begin
-            with PRAGMA, such as PRAGMA foreign_keys = ON, are run on every connection.
+        schema: SQL statements, run whenever a view opens its database: CREATE TABLE IF NOT EXISTS. Pragmas that set up
+            a connection, such as PRAGMA foreign_keys = ON, are run on every connection.
         table: where the marks are kept.
         busy_timeout: seconds to wait for another process before trying again later.
         name: of the view; that of the function `apply` and its module unless given.

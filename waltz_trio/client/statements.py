@@ -22,6 +22,17 @@ _TABLE = re.compile(
     ({_QUOTED_NAME}(?:\s*\.\s*{_QUOTED_NAME})?)""",
     re.IGNORECASE | re.VERBOSE,
 )
+_PRAGMA = re.compile(r"""\s*PRAGMA\s+(?:["'`[]?\w+["'`\]]?\s*\.\s*)?["'`[]?(\w+)""", re.IGNORECASE)
+# fmt: off
+_OF_CONNECTIONS = frozenset((
+    "analysis_limit", "automatic_index", "busy_timeout", "cache_size", "cache_spill", "case_sensitive_like",
+    "cell_size_check", "checkpoint_fullfsync", "count_changes", "foreign_keys", "full_column_names", "fullfsync",
+    "ignore_check_constraints", "journal_mode", "journal_size_limit", "legacy_alter_table", "locking_mode",
+    "max_page_count", "mmap_size", "read_uncommitted", "recursive_triggers", "reverse_unordered_selects",
+    "secure_delete", "short_column_names", "synchronous", "temp_store", "threads", "trusted_schema",
+    "wal_autocheckpoint",
+))
+# fmt: on
 _WORD = re.compile(r"[A-Za-z_]+")
 
 
@@ -46,11 +57,20 @@ def tables_of(schema: str) -> list[str]:
 
 
 def pragmas_of(schema: str) -> str:
-    """Those statements of a schema of SQLite's that set up a connection, not the database."""
+    """Those statements of a schema of SQLite's that set up a connection.
+
+    Other pragmas are about the file, such as user_version, optimize and wal_checkpoint: they need the lock of a writer,
+    for which a connection that only reads must not wait.
+    """
     text = _without_comments(schema)
     ends = [piece.start() for piece in _PIECES.finditer(text) if piece.group("end")]
     parts = (text[start + 1 : end] for start, end in itertools.pairwise([-1, *ends, len(text)]))
-    return "".join(f"{part};" for part in parts if part.split()[:1] and part.split()[0].upper() == "PRAGMA")
+    return "".join(f"{part};" for part in parts if _sets_up_connection(part))
+
+
+def _sets_up_connection(statement: str) -> bool:
+    pragma = _PRAGMA.match(statement)
+    return pragma is not None and pragma.group(1).lower() in _OF_CONNECTIONS
 
 
 def _without_comments(schema: str) -> str:

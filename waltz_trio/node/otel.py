@@ -184,19 +184,14 @@ class OtelExporter:
         async with self._lock:
             resource = self._resource()
             metrics = await self._registry.reading(self._metrics)
-            trouble = await self._post("metrics", "Metrics", "metrics", metrics, resource)
-            for signal, large, key, waiting in (
-                ("traces", "Spans", "spans", self._spans),
-                ("logs", "Logs", "logRecords", self._lines),
-            ):
-                items = list(waiting)
-                if not items or trouble:
-                    continue
-                trouble = await self._post(signal, large, key, items, resource)
-                if not trouble:
-                    for item in items:
-                        if waiting and waiting[0] is item:  # others may have pushed it out
-                            waiting.popleft()
+            try:
+                # Each signal by itself: a receiver for traces alone knows no path for metrics.
+                trouble = await self._post("metrics", "Metrics", "metrics", metrics, resource)
+                of_spans = await self._post_kept("traces", "Spans", "spans", self._spans, resource)
+                of_lines = await self._post_kept("logs", "Logs", "logRecords", self._lines, resource)
+                trouble = trouble or of_spans or of_lines
+            except _SilentError as error:
+                trouble = str(error)
         if trouble != self._trouble:
             where = f"the receiver of OpenTelemetry at {self._settings.host}:{self._settings.port}"
             text = f"{where} does not take what is sent: {trouble}" if trouble else f"{where} answers again"
@@ -204,18 +199,32 @@ class OtelExporter:
         self._trouble = trouble
 
     async def _post(self, signal: str, large: str, key: str, items: list[Json], resource: Json) -> str:
-        """Send items of one signal; what went wrong, empty if nothing."""
+        """Send items of one signal; why they were not taken, empty if they were.
+
+        Raises:
+            _SilentError: there was no answer, so there is none to the next signal either.
+        """
         body = {f"resource{large}": [{"resource": resource, f"scope{large}": [{"scope": _SCOPE, key: items}]}]}
         data = json.dumps(body, separators=(",", ":")).encode()
         try:
             with trio.fail_after(_SEND_MAX):
                 status = await _request(self._settings, f"/v1/{signal}", data)
         except trio.TooSlowError:
-            return f"no answer within {_SEND_MAX:.0f} s"
+            raise _SilentError(f"no answer within {_SEND_MAX:.0f} s") from None
         except (OSError, UnicodeError, trio.BrokenResourceError, h11.ProtocolError) as error:
             # UnicodeError: no name of a host, or path, can be so. It must not end the process that reports.
-            return why(error)
+            raise _SilentError(why(error)) from error
         return "" if 200 <= status < 300 else f"/v1/{signal} is answered with status {status}"
+
+    async def _post_kept(self, signal: str, large: str, key: str, waiting: deque[Json], resource: Json) -> str:
+        """The same with what waits, if anything does; what was taken waits no more."""
+        items = list(waiting)
+        trouble = await self._post(signal, large, key, items, resource) if items else ""
+        if not trouble:
+            for item in items:
+                if waiting and waiting[0] is item:  # others may have pushed it out
+                    waiting.popleft()
+        return trouble
 
     def _resource(self) -> Json:
         about = {
@@ -229,6 +238,10 @@ class OtelExporter:
         samples = _Samples(str(self._began), str(time.time_ns()))
         self._registry.fill(samples)
         return list(samples.metrics.values())
+
+
+class _SilentError(Exception):
+    """The receiver does not answer."""
 
 
 class _Lines(logging.Handler):

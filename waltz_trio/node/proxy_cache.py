@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,6 +19,7 @@ _PREFIX = "cache-"
 _LOCK = "lock"
 _DIRECTORY_KEY = "proxy.cache.directory"
 _END_S = 1.0  # how long the end waits for what the disk is at
+_TURN_S = 0.1  # of the thread; then its answers are told, so that a slow disk is not taken for a silent one
 
 CacheEvent = CacheData | CacheWritten | CacheFailed
 
@@ -32,7 +35,7 @@ class ProxyCache:
         """
         self._directory = directory
         self._post = post
-        self._waiting: list[CacheEffect] = []
+        self._waiting: deque[CacheEffect] = deque()
         self._wanted = trio.Event()
         self._failed = False
         self._idle = threading.Event()
@@ -80,22 +83,26 @@ class ProxyCache:
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
-            work, self._waiting = self._waiting, []
-            # It ends here or once a thread is at the work, not between: its own limiter never keeps it waiting for one.
-            await trio.lowlevel.checkpoint_if_cancelled()
-            self._idle.clear()
-            self._post(await trio.to_thread.run_sync(self._do, work, abandon_on_cancel=True, limiter=limiter))
+            work, self._waiting = self._waiting, deque()
+            while work:
+                # It ends here or once a thread is at work, not between: its own limiter never keeps it waiting for one.
+                await trio.lowlevel.checkpoint_if_cancelled()
+                self._idle.clear()
+                self._post(await trio.to_thread.run_sync(self._do, work, abandon_on_cancel=True, limiter=limiter))
 
-    def _do(self, work: Sequence[CacheEffect]) -> list[CacheEvent]:
+    def _do(self, work: deque[CacheEffect]) -> list[CacheEvent]:
         try:
             return self._done(work)
         finally:
             self._idle.set()
 
-    def _done(self, work: Sequence[CacheEffect]) -> list[CacheEvent]:
+    def _done(self, work: deque[CacheEffect]) -> list[CacheEvent]:
+        """Do the first of the work, as much as a turn is long enough for."""
         events: list[CacheEvent] = []
         done = 0  # bytes of what was to be written
-        for effect in work:
+        turn_ends = time.monotonic() + _TURN_S
+        while work and time.monotonic() < turn_ends:
+            effect = work.popleft()
             done += len(effect.data) if isinstance(effect, CacheWrite) else 0
             if isinstance(effect, CacheRead):
                 events.append(CacheData(effect.partition_id, effect.token, self._read(effect)))
