@@ -2548,8 +2548,8 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "spans that a receiver has not taken are lost",
         "waltz_trio.node.otel",
-        "                if not trouble:\n                    for item",
-        "                if True:\n                    for item",
+        "        if not trouble:\n            for item",
+        "        if True:\n            for item",
         _OTEL,
     ),
     Mutant(
