@@ -25,7 +25,7 @@ from tests.disks.versions import Versions
 from tests.driver_crashes.disk import lay_out
 from tests.driver_crashes.recorder import Recorder
 from tests.model import crash_sweep
-from tests.spark.logs import make_log, random_payloads
+from tests.spark.logs import make_log, random_payloads, write_start
 from waltz_core.base.edge import Send, ZkCreate, ZkDone, ZkSet
 from waltz_core.base.errors import WaltzError
 from waltz_core.base.ids import Endpoint
@@ -525,6 +525,10 @@ async def _run_restore(root: Path, recorder: Recorder) -> None:
     with tempfile.TemporaryDirectory() as elsewhere:
         log, archive, again = (Path(elsewhere) / name for name in ("log", "archive", "again"))
         make_log(log, [random_payloads(count, seed=at) for at, count in enumerate((40, 9))], threshold=2000)
+        first, second, *_ = sorted((log / "0").glob("*.seg"))
+        write_start(log, 0, int(second.stem))
+        first.unlink()  # freed, and in another archive
+        first.with_suffix(".idx").unlink()
         run_archive(plan_archive(parse_options({"directory": str(log)}), str(archive), partial=True), Here())
         restore(str(archive), again, Here())
         whole = {path.relative_to(again).as_posix(): path.read_bytes() for path in again.rglob("*") if path.is_file()}

@@ -1031,7 +1031,7 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "a proxy waits for a disk that was not asked for anything",
         "waltz_trio.node.proxy_cache",
-        "            await trio.lowlevel.checkpoint_if_cancelled()\n",
+        "                await trio.lowlevel.checkpoint_if_cancelled()\n",
         "",
         ("tests/trio/test_proxy_cache.py",),
     ),
