@@ -7,6 +7,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -218,3 +219,16 @@ def test_it_fits_its_terminal(width: int, height: int) -> None:
     assert len(lines) <= max(height, 20)
     assert max(map(len, lines)) <= width
     assert any("replace-node" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_who_wants_one_look_only_ends_it_without_a_trace(cluster: Cluster) -> None:
+    """`waltz top --json | head -1` ended with a traceback of a group of exceptions."""
+    command = [sys.executable, *TOP, "-c", str(cluster.tools_file), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 141

@@ -7,13 +7,18 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.processes.cluster import Cluster, running_cluster
 from tests.processes.load import Load
 from tests.processes.zookeeper import ZooKeeperServer
+from waltz_core.base.errors import ClusterError
+from waltz_core.operations import moves
+from waltz_trio.cli import moves as cli_moves
 from waltz_trio.cli.main import main
+from waltz_trio.cli.options import Arguments, CommandError
 
 pytestmark = pytest.mark.processes
 
@@ -115,3 +120,31 @@ def both(cluster: Cluster) -> None:
     """Both partitions go on."""
     for partition in range(cluster.partitions):
         cluster.wait_commits(COMMITS, partition)
+
+
+async def test_a_replica_that_cannot_be_done_without_any_more_is_not_taken_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An hour may pass between the plan and its last steps; another node has died meanwhile."""
+    looks = iter(("at first", "later"))
+    done: list[moves.Step] = []
+    away = moves.Unassign("s0:7000", 0)
+
+    async def look(tool: object, *, certificates: bool) -> str:
+        return next(looks)
+
+    async def do(tool: object, step: moves.Step, patience: int, *, delete: bool) -> None:
+        done.append(step)
+
+    def plan(view: Any) -> tuple[moves.Step, ...]:
+        if view != "at first":
+            raise ClusterError("partition 0 cannot do without s0:7000 now")
+        return moves.Take("s9:7000", 0), away
+
+    monkeypatch.setattr(cli_moves, "gather", look)
+    monkeypatch.setattr(cli_moves, "_audited", do)
+    tool: Any = None
+    with pytest.raises(CommandError, match="is not to be on s0:7000 any more: partition 0 cannot do without s0:7000"):
+        await cli_moves._carry_out(plan, tool, Arguments({"yes": ""}))
+    assert done == [moves.Take("s9:7000", 0)]
+    capsys.readouterr()

@@ -54,6 +54,9 @@ def test_five_nodes_are_restarted_under_load_and_a_walk_that_failed_goes_on(
             assert restarter.restarted[:3] == ["storage-0", "storage-1", "storage-2"]
             assert load.finish().committed > 100
             assert walk()[0] == 0
+            status, _, problems = walk("--exec", restarter.command, "--wait", "120")
+            assert (status, len(restarter.restarted)) == (1, 5), "a walk that was finished before restarts nobody"
+            assert "was finished before: nothing was restarted now" in problems
             cluster.judge()  # while they run
 
 

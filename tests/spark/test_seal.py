@@ -274,6 +274,10 @@ def test_growth_is_proved_and_another_past_is_not(tmp_path: Path, folder: Path, 
     assert (proof.old_size, proof.signed.checkpoint.size) == (700, 800)
     with pytest.raises(ProofError, match="name the older checkpoint"):
         check_proof(text, signer.public)
+    with opened(folder, tmp_path / "log") as log:
+        of_one = str(prove_record(log, 0, 7, signer.public))
+    with pytest.raises(ProofError, match="--since is for one that says that a log has grown"):
+        check_proof(of_one, signer.public, old)
 
     first, *others = payloads(100)
     make_log(tmp_path / "other", [with_two_exchanged(first), *others])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -156,6 +158,19 @@ def test_a_failure_is_told_on_standard_error(capsys: pytest.CaptureFixture[str])
 def test_without_a_terminal_consent_must_be_given() -> None:
     confirm("Sure?", given=True)
     with pytest.raises(CommandError, match="--yes"):
+        confirm("Sure?", given=False)
+
+
+def test_an_end_of_input_is_no_consent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-D at the question was a traceback, which does not say that nothing was done."""
+
+    def end_of_input() -> str:
+        raise EOFError
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", end_of_input)
+    with pytest.raises(CommandError, match="nothing was done"):
         confirm("Sure?", given=False)
 
 

@@ -149,3 +149,13 @@ def test_no_file_of_a_cluster_takes_the_number_of_a_stream_that_is_closed(tmp_pa
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def test_a_sign_that_a_terminal_does_not_have_ends_no_command() -> None:
+    """The doctor has an arrow before each command: it ended with a traceback where it had something to say."""
+    code = "from waltz_trio.cli import streams; streams.settle(); print('\\u2192 mend it')"
+    environment = {**os.environ, "PYTHONIOENCODING": "iso-8859-1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\\u2192 mend it\n", "")

@@ -173,14 +173,15 @@ def _settle(view: ClusterView, partition_id: int, source: str, target: str) -> I
     swapped = target not in assigned and _held(view, source) is None
     if not swapped and not view.is_level(partition_id, target):
         named = {*assigned, target}  # the session that is waited for before
-    stay = {*assigned, target} - {source}
+    stay, awaited = {*assigned, target} - {source}, set[str]()
     if len(named & stay) <= len(named) // 2:
         late, gone = sorted(stay - named - {target}), sorted(named - assigned - {target})
         waits: list[Step] = [AwaitLevel(one, partition_id) for one in late]
+        awaited = {one for one in late if _held(view, one) is not None}  # until it is one that votes
         waits = waits or [AwaitWithout(one, partition_id) for one in gone]
         yield from waits
         named = assigned if waits else named
-    there = {one for one in named & stay if one == target or _held(view, one) is not None}
+    there = {one for one in named & stay if one == target or one in awaited or _votes(view, one, partition_id)}
     if len(there) > len(named) // 2 or not named:
         return
     away = ", ".join(sorted((named & stay) - there))
@@ -189,6 +190,13 @@ def _settle(view: ClusterView, partition_id: int, source: str, target: str) -> I
         f"partition {partition_id} cannot do without {source} now: a majority of the replicas that know where its log "
         f"ends ({', '.join(sorted(named))}) has to stay; {help_}; `waltz doctor` says what else is wrong"
     )
+
+
+def _votes(view: ClusterView, storage: str, partition_id: int) -> bool:
+    """Whether a replica can say where the log ends: its node answers, and it is neither in limbo nor taken out."""
+    node = view.storage(storage)
+    replica = (node.replicas or {}).get(partition_id) if node is not None and not node.data_problem else None
+    return replica is not None and replica.state in (None, "open") and replica.available
 
 
 def _named(view: ClusterView, partition_id: int) -> set[str]:

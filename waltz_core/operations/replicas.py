@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from waltz_core.base.quorum import majority
 from waltz_core.operations import findings
 from waltz_core.operations.findings import Finding
 from waltz_core.operations.view import ClusterView, ReplicaView, StorageView
@@ -28,7 +29,7 @@ def _replica(view: ClusterView, node: StorageView, replica: ReplicaView) -> Iter
         yield Finding(
             "limbo",
             f"{name} is in limbo: {replica.reason}",
-            f"waltz storage repair {here}; if that does not mend it: {_last_way_out(replica, here)}",
+            f"waltz storage repair {here}; if that does not mend it: {_last_way_out(view, node, replica, here)}",
             about=about,
         )
     elif replica.state == "stopped":
@@ -58,8 +59,15 @@ def _replica(view: ClusterView, node: StorageView, replica: ReplicaView) -> Iter
         )
 
 
-def _last_way_out(replica: ReplicaView, here: str) -> str:
-    """What ends a limbo that no repair does; where nothing is left to accept, `accept-limbo` refuses."""
+def _last_way_out(view: ClusterView, node: StorageView, replica: ReplicaView, here: str) -> str:
+    """What ends a limbo that no repair does; where nothing is left to accept, `accept-limbo` refuses.
+
+    Not while this may be the best copy that can be reached.
+    """
+    others = [copy for other, copy in view.copies_of(replica.partition_id) if other is not node]
+    sound = sum(copy.state in (None, "open") and copy.available for copy in others)
+    if sound < majority(len(view.replicas_of(replica.partition_id))):
+        return "first bring the partition's other storage nodes back, as this may be the best copy of it that is left"
     if any(text in replica.reason for text in _NOTHING_LEFT):
         return f"waltz storage remove-partition {here} --delete-storage-files; waltz storage add-partition {here}"
     return f"waltz storage accept-limbo {here}"

@@ -299,6 +299,8 @@ def check_proof(text: str, key: VerifierKey, old: SignedCheckpoint | None = None
     check_signature(proof.signed, key)
     now = proof.signed.checkpoint
     if isinstance(proof, InclusionProof):
+        if old is not None:
+            raise ProofError("this proof is of one transaction; --since is for one that says that a log has grown")
         check_inclusion(proof.index, now.size, leaf_hash(proof.content), proof.path, now.root)
         return proof
     if old is None:

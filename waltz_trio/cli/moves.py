@@ -30,7 +30,8 @@ _PATIENCE = 3600  # seconds that one wait may take
 
 _LEFT = "What was done stays done; the same command again goes on from here, and with --dry-run shows what is left"
 
-_TAKING = (moves.Swap, moves.Unassign, moves.Release, moves.RemoveNode)
+_FINAL = (moves.Swap, moves.Unassign, moves.RemoveNode)  # after which a replica, or a node, has no say any more
+_TAKING = (*_FINAL, moves.Release)
 
 Plan = Callable[[ClusterView], tuple[Step, ...]]
 
@@ -49,11 +50,23 @@ async def _carry_out(plan: Plan, tool: Tool, arguments: Arguments) -> int:
         for number, step in enumerate(steps, start=1):
             print(f"[{number}/{len(steps)}] {describe(step)} ...", file=told, flush=True)
             try:
+                if isinstance(step, _FINAL):  # an hour may have passed since the plan was made
+                    _check_still_planned(step, plan(await gather(tool, certificates=False)))
                 await _audited(tool, step, patience, delete=arguments.flag("delete-storage-files"))
             except (WaltzError, OSError) as error:
                 raise CommandError(f"{describe(step)}: {error}\n{_LEFT}") from error
     print("done", file=told)
     return 0
+
+
+def _check_still_planned(step: Step, steps: Sequence[Step]) -> None:
+    """See that a replica, or a node, can still be done without.
+
+    Raises:
+        CommandError: it is not to be taken away any more.
+    """
+    if step not in steps:
+        raise CommandError("the cluster is not as it was when this was planned: nothing was taken away")
 
 
 def _show(steps: Sequence[Step], arguments: Arguments) -> None:

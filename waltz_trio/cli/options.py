@@ -299,8 +299,12 @@ def confirm(question: str, *, given: bool) -> None:
     if not sys.stdin.isatty():
         raise CommandError(f"{question} There is no terminal to ask on: give --yes")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)  # standard output may be for a program
-    with blocking():
-        answer = input()
+    try:
+        with blocking():
+            answer = input()
+    except EOFError:  # Ctrl-D
+        print(file=sys.stderr)
+        answer = ""
     if answer.strip().lower() not in ("y", "yes"):
         raise CommandError("nothing was done")
 

@@ -169,6 +169,7 @@ def _left(walk: _Walk, path: Path) -> str:
 async def _run_all(walk: _Walk, command: str, patience: int, *, as_json: bool) -> int:
     """Restart what is left; as JSON, standard output has one object at the end, and what happens goes elsewhere."""
     out = sys.stderr if as_json else sys.stdout
+    was_finished = all(step.progress is Progress.DONE for step in walk.steps)
     while True:
         move = await _settled(walk, patience)
         if move.move is not Move.RESTART or move.step is None:
@@ -183,6 +184,9 @@ async def _run_all(walk: _Walk, command: str, patience: int, *, as_json: bool) -
     if move.move is Move.FINISHED:
         total = len(walk.steps)
         print(f"all {total} nodes are restarted and back" if total > 1 else "the node is restarted and back", file=out)
+        if was_finished:
+            _say("this walk was finished before: nothing was restarted now. Remove its file to begin another one")
+            return FAILED
     else:
         _say(f"gave up after {patience} s: {'; '.join(move.reasons)}")
     if as_json:
@@ -264,7 +268,7 @@ def _lines(steps: Sequence[Step], move: Next, path: Path) -> list[str]:
     lines = [f"{signs[step.progress]} {step.kind.value:<8} {step.name}" for step in steps]
     step = move.step
     if move.move is Move.FINISHED:
-        return [*lines, "every node is restarted and back"]
+        return [*lines, f"every node is restarted and back; remove {path} to begin another walk"]
     assert step is not None
     if move.move is Move.RESTART:
         lines.append(f"next: {step.name} may be stopped now")

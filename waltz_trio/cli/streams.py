@@ -68,7 +68,8 @@ def _like(before: TextIO | None, raw: io.FileIO) -> TextIO:
     return io.TextIOWrapper(
         raw if before.write_through else io.BufferedWriter(raw),  # PYTHONUNBUFFERED
         encoding=before.encoding,
-        errors=before.errors,
+        # A sign that an old terminal does not have must not end a command just where it has something to say.
+        errors="backslashreplace" if before.errors == "strict" else before.errors,
         line_buffering=before.line_buffering,
         write_through=before.write_through,
     )

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from waltz_core.operations.page import Page
+from waltz_trio.base.background import background_nursery
 from waltz_trio.cli.console import watch_of
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.interruption import interruptible
@@ -230,7 +231,7 @@ def _run(arguments: Arguments) -> int:
 async def _print(watch: Watch, once: bool, as_json: bool) -> int:
     """Pages one by one; with `once` a single one, of two looks, since rates need two."""
     page: Page = {}
-    async with trio.open_nursery() as nursery:
+    async with background_nursery() as nursery:
         nursery.start_soon(watch.run)
         with watch.viewing():
             seen = 0
@@ -244,7 +245,6 @@ async def _print(watch: Watch, once: bool, as_json: bool) -> int:
                 if as_json:
                     print(text, flush=True)
                 if once:
-                    nursery.cancel_scope.cancel()
                     break
     if not as_json:
         screen = Screen()

@@ -277,6 +277,26 @@ def test_a_certificate_explains_a_port_that_does_not_answer_once_it_has_ended() 
     assert found(115) == [("untrusted-storage-node", ["no-spare-replica"])]
 
 
+@pytest.mark.parametrize("reason", ["ctl: neither state of partition 0, at offset 64, counts", "record 7 is damaged"])
+def test_the_best_copy_that_is_left_is_not_given_up(reason: str) -> None:
+    view = with_replica(state="limbo", reason=reason)
+    for name in NAMES[1:]:
+        view = attrs.evolve(
+            view,
+            storages=tuple(
+                attrs.evolve(node, replicas=None, admin_problem="down", data_problem="down")
+                if node.name == name
+                else node
+                for node in view.storages
+            ),
+        )
+    commands = [row.command for root in diagnose(view) for row in root.rows() if row.cause == "limbo"]
+    assert len(commands) == 1
+    assert "delete-storage-files" not in commands[0]
+    assert "accept-limbo" not in commands[0]
+    assert "bring the partition's other storage nodes back" in commands[0]
+
+
 def test_a_limbo_of_which_nothing_is_left_is_ended_by_assigning_the_partition_anew() -> None:
     """To accept it would be refused."""
     for reason in (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 
@@ -79,12 +81,25 @@ def test_while_the_old_node_lives_the_new_one_is_level_before_it_goes() -> None:
     assert kinds(steps) == ["Take", "Assign", "AwaitLevel", "Unassign", "AwaitWithout", "Release"]
 
 
+@pytest.mark.parametrize(
+    "change", [{"state": "limbo", "reason": "why"}, {"state": "stopped", "reason": "why"}, {"available": False}]
+)
+def test_a_replica_that_is_out_of_service_is_none_to_go_on_with(change: dict[str, Any]) -> None:
+    """Its node answers, but it has no say in where the log ends: without the source no session could decide it."""
+    view = with_new()
+    broken = storage(NAMES[1], replicas={0: replica(0, **change), 1: replica(1)})
+    view = attrs.evolve(view, storages=tuple(broken if node.name == NAMES[1] else node for node in view.storages))
+    with pytest.raises(ClusterError, match=f"cannot do without {NAMES[0]} now.*not there: {NAMES[1]}"):
+        moves.move(view, [0], NAMES[0], NEW)
+    assert moves.move(view, [1], NAMES[0], NEW), "of another partition it has a sound one"
+
+
 def test_a_second_dead_node_waits_until_the_first_replacement_takes_part() -> None:
     """Or two of the three would be gone that know where the log ends; simulator, seed 90001505."""
     view, other = dead(dead(with_new(), NAMES[0]), NAMES[1]), "s8:7000"
     maps = store_metadata.add_storage_node(view.maps, other, 1, 7001).after
     view = attrs.evolve(view, maps=maps, storages=(*view.storages, storage(other, replicas={})))
-    view = after(view, moves.Swap(NAMES[0], NEW, 0))
+    view = after(after(view, moves.Take(NEW, 0)), moves.Swap(NAMES[0], NEW, 0))
     steps = moves.move(view, [0], NAMES[1], other)
     assert steps[:3] == (moves.Take(other, 0), moves.AwaitLevel(NEW, 0), moves.Swap(NAMES[1], other, 0))
     assert kinds(moves.move(served(view, 0), [0], NAMES[1], other)) == ["Take", "Swap", "AwaitLevel"]
