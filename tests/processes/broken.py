@@ -509,6 +509,15 @@ BREAKS: dict[str, Break] = {
         admin_ports(lambda cluster, ports: ports.update({"127.0.0.1:70000": 5173})),
         carried_out(),
     ),
+    "a storage node is in ZooKeeper under two names": Break(
+        ("same-node",),
+        admin_ports(
+            lambda cluster, ports: ports.update(
+                {cluster.advertised[NODE].replace("127.0.0.1", "localhost"): ports[cluster.advertised[NODE]]}
+            )
+        ),
+        carried_out(),
+    ),
     "a storage node is of another cluster": Break(
         ("wrong-key",), another_cluster, put_right(NODE, "check storage.directory"), frozenset({"no-spare-replica"})
     ),

@@ -93,12 +93,16 @@ def test_nodes_are_replaced_added_and_drained_under_load(
         assert main(["doctor", *config]) == 0
         capsys.readouterr()
         other = cluster.advertised["storage-3"]
+        alias = other.replace("127.0.0.1", "localhost")
+        port = str(cluster.addresses["storage-3"]["storage.admin.port"])
         for words, problem in (
             (("move-partition", "--from", where, "--to", where, "-p", "0"), "both source and target"),
             (("move-partition", "--from", where, "--to", "h:1", "-p", "0"), "is not known; known are"),
             (("move-partition", "--from", where, "--to", other, "-p", "0"), "of the same group"),
             (("drain", "-s", other), "has nowhere to go"),
             (("add-node", "-s", "127.0.0.1:1", "-a", "1", "-g", "1"), "is no storage node of this cluster"),
+            (("add-node", "-s", alias, "-a", port, "-g", "1"), f"{other} and {alias} are one storage node"),
+            (("replace-node", "--from", other, "--to", alias, "-a", port, "--yes"), "are one storage node"),
         ):
             assert main(["storage", *words, *config]) == 1
             assert problem in capsys.readouterr().err

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import chain, combinations
 
 from waltz_core.base.errors import ConfigError
 from waltz_core.base.ids import parse_endpoint
@@ -134,18 +134,38 @@ def _unreadable_names(view: ClusterView) -> Iterator[Finding]:
     for node in view.storages:
         if _readable(node.name):
             continue
-        name = shlex.quote(node.name)
-        command = f"waltz zookeeper remove-storage-node -c CONFIG -s {name}"
-        holds = sorted(dict(view.maps.replicas.replicas).get(node.name, ()))
-        if holds:  # such a node cannot be removed
-            listed = ",".join(map(str, holds))
-            command = f"waltz zookeeper unassign-partition -c CONFIG -s {name} -p {listed}; {command}"
         yield Finding(
             "unreadable-storage-node",
             f"the name of a storage node in ZooKeeper cannot be read: expected host:port, found {node.name!r}",
-            command,
+            _taken_out(view, node.name),
             about=(findings.storage(node.name),),
         )
+
+
+def _same_nodes(view: ClusterView) -> Iterator[Finding]:
+    """A node that counts as two makes a majority with itself."""
+    holds = {name: len(partitions) for name, partitions in view.maps.replicas.replicas}
+    for first, second in combinations(view.storages, 2):
+        if first.is_same_node(second):
+            surplus = first if holds.get(first.name, 0) < holds.get(second.name, 0) else second
+            yield Finding(
+                "same-node",
+                f"{first.name} and {second.name} are one storage node under two names: what both hold has one copy "
+                "there, and counts as two",
+                _taken_out(view, surplus.name),
+                about=(findings.storage(surplus.name),),
+            )
+
+
+def _taken_out(view: ClusterView, storage: str) -> str:
+    """How a name of a storage node leaves ZooKeeper."""
+    name = shlex.quote(storage)
+    command = f"waltz zookeeper remove-storage-node -c CONFIG -s {name}"
+    holds = sorted(dict(view.maps.replicas.replicas).get(storage, ()))
+    if holds:  # such a node cannot be removed
+        listed = ",".join(map(str, holds))
+        command = f"waltz zookeeper unassign-partition -c CONFIG -s {name} -p {listed}; {command}"
+    return command
 
 
 def _readable(name: str) -> bool:
@@ -289,7 +309,7 @@ def _assignments(view: ClusterView) -> Iterator[Finding]:
                     f"waltz storage add-partition -c CONFIG -s {node.admin} -p {partition_id}",
                     about=(findings.replica(partition_id, node.name),),
                 )
-            else:
+            elif not any(other.name in assigned and other.is_same_node(node) for other in view.storages):
                 yield Finding(
                     "mismatched-assignment",
                     f"storage node {node.name} holds partition {partition_id}, which ZooKeeper does not assign to it",
@@ -555,6 +575,7 @@ def _reach(trouble: Trouble | None) -> str:
 _RULES: tuple[Callable[[ClusterView], Iterator[Finding]], ...] = (
     _certificates,
     _unreadable_names,
+    _same_nodes,
     _storage_nodes,
     _servers,
     _clocks,

@@ -169,7 +169,7 @@ def _settle(view: ClusterView, partition_id: int, source: str, target: str) -> I
         ClusterError: nothing that could be waited for would leave such a majority.
     """
     assigned = set(view.replicas_of(partition_id))
-    named = _named(view, partition_id)
+    named = view.named_in(partition_id)
     swapped = target not in assigned and _held(view, source) is None
     if not swapped and not view.is_level(partition_id, target):
         named = {*assigned, target}  # the session that is waited for before
@@ -199,12 +199,6 @@ def _votes(view: ClusterView, storage: str, partition_id: int) -> bool:
     return replica is not None and replica.state in (None, "open") and replica.available
 
 
-def _named(view: ClusterView, partition_id: int) -> set[str]:
-    """The replicas of the last session of a partition."""
-    metadata = view.partitions[partition_id]
-    return {state.replica_id.storage for state in metadata.replica_states} if metadata is not None else set()
-
-
 def drain(view: ClusterView, source: str) -> tuple[Step, ...]:
     """Steps that are left to empty a node: its partitions go to the least loaded others of its group.
 
@@ -217,7 +211,10 @@ def drain(view: ClusterView, source: str) -> tuple[Step, ...]:
     loads = {
         name: len(partitions)
         for name, partitions in view.maps.replicas.replicas
-        if name != source and groups.get(name) == groups[source] and _held(view, name) is not None
+        if name != source
+        and groups.get(name) == groups[source]
+        and _held(view, name) is not None
+        and not _is_alias(view, name, source)
     }
     steps: list[Step] = []
     for partition_id in dict(view.maps.replicas.replicas).get(source, ()):
@@ -253,6 +250,8 @@ def replace(view: ClusterView, source: str, target: str, admin_port: int | None)
         if target in groups:
             return ()
         raise ClusterError(f"storage node {source} is not known; known are {', '.join(sorted(groups)) or 'none'}")
+    if target == source:
+        raise ClusterError(f"{source} is both source and target")
     if target not in groups and admin_port is None:
         raise ClusterError(f"{target} is not in ZooKeeper yet: give its admin port with --storage-admin-port")
     partitions = dict(view.maps.replicas.replicas).get(source, ())
@@ -338,6 +337,7 @@ def _check_pair(view: ClusterView, source: str, target: str) -> None:
     _check_node(view, target)
     if source == target:
         raise ClusterError(f"{source} is both source and target")
+    check_other_node(view, source, target)
     groups = dict(view.maps.groups.groups)
     if groups[source] != groups[target]:
         raise ClusterError(
@@ -347,6 +347,24 @@ def _check_pair(view: ClusterView, source: str, target: str) -> None:
     node = view.storage(target)
     if node is None or node.replicas is None:
         raise ClusterError(f"{target} does not answer: {node.admin_problem if node else 'unknown'}")
+
+
+def check_other_node(view: ClusterView, first: str, second: str) -> None:
+    """See that two names are of two nodes: what one is told to give up, the other would be told to have.
+
+    Raises:
+        ClusterError: they are one node.
+    """
+    if _is_alias(view, first, second):
+        raise ClusterError(
+            f"{first} and {second} are one storage node under two names (the same port of the same host): it would "
+            "count as two copies, and lose its files; name another node"
+        )
+
+
+def _is_alias(view: ClusterView, first: str, second: str) -> bool:
+    one, other = view.storage(first), view.storage(second)
+    return first != second and one is not None and other is not None and one.is_same_node(other)
 
 
 def _check_partition(view: ClusterView, partition_id: int) -> None:

@@ -95,8 +95,7 @@ def lags(view: ClusterView) -> Iterator[Finding]:
     for partition_id in range(view.num_partitions):
         copies = [(node, replica.max_id) for node, replica in view.copies_of(partition_id)]
         best = max((max_id for _, max_id in copies if max_id is not None), default=-1)
-        metadata = view.partitions[partition_id]
-        named = set() if metadata is None else {state.replica_id.storage for state in metadata.replica_states}
+        named = view.named_in(partition_id)
         source = next((node.admin for node, max_id in copies if max_id == best), "")
         for node, max_id in copies:
             if max_id is None:

@@ -126,6 +126,7 @@ def next_move(view: ClusterView, steps: Sequence[Step], marks: Mapping[int, int]
         steps: all of them.
         marks: `committed_marks` of an earlier look.
     """
+    steps = tuple(step for step in steps if not has_left(view, step))
     missing = tuple(
         reason for step in steps if step.progress is Progress.DONE for reason in not_back(view, step, marks)
     )
@@ -140,6 +141,12 @@ def next_move(view: ClusterView, steps: Sequence[Step], marks: Mapping[int, int]
     answer = may_stop(view, (step.name,), marks)
     move = {Verdict.YES: Move.RESTART, Verdict.UNKNOWN: Move.UNKNOWN, Verdict.NO: Move.WAIT}[answer.verdict]
     return Next(move, step, tuple(answer.reasons()), answer)
+
+
+def has_left(view: ClusterView, step: Step) -> bool:
+    """Whether a step's node is none of the cluster any more, replaced for one: nothing is left to restart or await."""
+    assigned = any(partitions for name, partitions in view.maps.replicas.replicas if name == step.name)
+    return step.kind is Kind.STORAGE and view.storage(step.name) is None and not assigned
 
 
 def not_back(view: ClusterView, step: Step, marks: Mapping[int, int]) -> Iterator[str]:

@@ -38,15 +38,11 @@ class PartitionAfter:
     verdict: Verdict
     loses_owner: bool
     replicas: int  # assigned
+    needed: int  # replicas without which nothing is committed, or no session can be opened
     left: tuple[str, ...]  # storage nodes that hold everything and can vote
     missing: tuple[tuple[str, str], ...]  # the others, and why: stopped, or of no use now
     unknown: tuple[tuple[str, str], ...]  # those that could not be judged, and why
     reasons: tuple[str, ...]  # why it is not a yes
-
-    @property
-    def needed(self) -> int:
-        """Replicas without which nothing is committed."""
-        return majority(self.replicas)
 
 
 @record
@@ -115,7 +111,8 @@ def may_stop(view: ClusterView, nodes: Sequence[str], marks: Mapping[int, int]) 
     concerned = (
         partition_id
         for partition_id in range(view.num_partitions)
-        if storages.intersection(view.replicas_of(partition_id)) or _served_by(view, partition_id, servers)
+        if storages & (view.named_in(partition_id) | {*view.replicas_of(partition_id)})
+        or _served_by(view, partition_id, servers)
     )
     partitions = tuple(_after(view, number, storages, servers, left, marks) for number in concerned)
     verdict = max((after.verdict for after in partitions), default=Verdict.YES)
@@ -179,7 +176,8 @@ def _after(
             left.append(name)
         else:
             (missing if verdict is Verdict.NO else unknown).append((name, why))
-    needed = majority(len(names))
+    # Where the log ends is decided among the replicas of the last session, of those that are still assigned.
+    needed = majority(max(len(names), len(view.named_in(partition_id))))
     if len(left) < needed:
         verdict = Verdict.UNKNOWN if len(left) + len(unknown) >= needed else Verdict.NO
         doubts = "; ".join(f"{name}: {why}" for name, why in (*missing, *unknown))
@@ -191,6 +189,7 @@ def _after(
         max((verdict for verdict, _ in troubles), default=Verdict.YES),
         loses_owner,
         len(names),
+        needed,
         tuple(left),
         tuple(missing),
         tuple(unknown),

@@ -126,7 +126,15 @@ class StorageView:
     clock_ms: int | None = None  # its clock minus ours
     access_level: int | None = None  # as of a server
     process: str = ""  # which process it is: another one after a restart; empty if it does not say
+    addresses: frozenset[str] = frozenset()  # of its host, as names resolve here
     figures: Mapping[tuple[str, int], float] = {}  # statistics by name and partition (-1: of the process)
+
+    def is_same_node(self, other: StorageView) -> bool:
+        """Whether both names are of one node: the same port of the same host, and not two processes."""
+        if self.process and other.process and self.process != other.process:
+            return False
+        same_port = self.name.rpartition(":")[2] == other.name.rpartition(":")[2]
+        return same_port and bool(self.addresses & other.addresses)
 
     def awaits(self, partition_id: int) -> str:
         """What is under way on it in a partition, in words; empty if nothing, or if it does not say.
@@ -161,6 +169,11 @@ class ClusterView:
         """Storage nodes that ZooKeeper assigns a partition to, sorted."""
         found = (storage for storage, partitions in self.maps.replicas.replicas if partition_id in partitions)
         return tuple(sorted(found))
+
+    def named_in(self, partition_id: int) -> set[str]:
+        """Storage nodes of the last session of a partition; none where its metadata cannot be read."""
+        metadata = self.partitions[partition_id]
+        return set() if metadata is None else {state.replica_id.storage for state in metadata.replica_states}
 
     def owners_of(self, partition_id: int) -> tuple[int, ...]:
         """Ids of servers that the assignment gives a partition to."""

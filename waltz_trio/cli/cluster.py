@@ -101,6 +101,8 @@ async def _verify(tool: Tool, arguments: Arguments) -> int:
         chosen = range(view.num_partitions)
         if arguments.flag("partition"):
             chosen = range(arguments.number("partition"), arguments.number("partition") + 1)
+        if not chosen:
+            raise CommandError("it has no partitions: nothing was verified")
         failures = [failure for partition_id in chosen for failure in verify(view, partition_id)]
     except (WaltzError, OSError) as error:
         raise CommandError(f"Failed to verify cluster. {error}") from error

@@ -188,18 +188,29 @@ async def _witnesses(
     tool: Tool, replicas: dict[str, Endpoint | None], partition_id: int, *, all_named: bool = True
 ) -> list[ReplicaReport]:
     """What the nodes that answer say; the others are named on standard error, unless they need not hold it."""
-    reports = []
-    for replica, endpoint in replicas.items():
+    reports: dict[str, ReplicaReport] = {}
+
+    async def ask(replica: str, endpoint: Endpoint | None) -> None:
         try:
             if endpoint is None:
                 raise CommandError("its admin port is not known")
             with trio.fail_after(_LOOK_MAX):
                 async with tool.admin(endpoint) as client:
-                    reports.append(await _report_of(client, replica, partition_id))
-        except (WaltzError, OSError, trio.TooSlowError) as error:
-            if all_named:
-                print(f"{replica} does not answer: {error}", file=sys.stderr)
-    return reports
+                    reports[replica] = await _report_of(client, replica, partition_id)
+        except trio.TooSlowError:
+            say(replica, f"nothing within {_LOOK_MAX:.0f} s")
+        except (WaltzError, OSError) as error:
+            say(replica, str(error))
+
+    def say(replica: str, problem: str) -> None:
+        if all_named:
+            print(f"{replica} does not answer: {problem}", file=sys.stderr)
+
+    # At once: of a large cluster whose nodes are dead, one after the other would take longer than the command may.
+    async with trio.open_nursery() as nursery:
+        for replica, endpoint in replicas.items():
+            nursery.start_soon(ask, replica, endpoint)
+    return [reports[replica] for replica in replicas if replica in reports]
 
 
 async def _report_of(client: AdminClient, replica: str, partition_id: int) -> ReplicaReport:

@@ -8,20 +8,21 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+import attrs
 import trio
 
 from waltz_core.base.errors import WaltzError
 from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_core.operations import moves
 from waltz_core.operations.moves import Step, describe
-from waltz_core.operations.view import ClusterView
+from waltz_core.operations.view import ClusterView, StorageView
 from waltz_trio.cli.audit import audited
 from waltz_trio.cli.help import PORT_MAX
 from waltz_trio.cli.interruption import advising
 from waltz_trio.cli.options import CONFIG, YES, Arguments, Command, CommandError, Option, confirm
 from waltz_trio.cli.tool import in_session
 from waltz_trio.cli.zookeeper import on_wait
-from waltz_trio.ports.gather import gather
+from waltz_trio.ports.gather import addresses_of, gather
 from waltz_trio.ports.tool import Tool
 from waltz_trio.zk.admin import change_store, read_cluster
 
@@ -36,9 +37,14 @@ _TAKING = (*_FINAL, moves.Release)
 Plan = Callable[[ClusterView], tuple[Step, ...]]
 
 
-async def _carry_out(plan: Plan, tool: Tool, arguments: Arguments) -> int:
-    """Show the plan, ask, and go through it."""
-    steps = plan(await gather(tool, certificates=False))
+async def _carry_out(plan: Plan, tool: Tool, arguments: Arguments, entering: Endpoint | None = None) -> int:
+    """Show the plan, ask, and go through it; `entering` is a data port that may be new in the cluster."""
+    view = await gather(tool, certificates=False)
+    if entering is not None and view.storage(str(entering)) is None:
+        new = StorageView(str(entering), addresses=await addresses_of(entering))
+        for node in view.storages:
+            moves.check_other_node(attrs.evolve(view, storages=(*view.storages, new)), node.name, new.name)
+    steps = plan(view)
     _show(steps, arguments)
     if arguments.flag("dry-run") or not steps:
         return 0
@@ -96,7 +102,7 @@ async def _do(tool: Tool, step: Step, patience: int, *, delete: bool) -> None:
             async with tool.admin(await _admin(tool, storage)) as client:
                 await client.unassign([partition_id], delete_files=delete)
         case moves.AwaitLevel(storage, partition_id):
-            await _wait(tool, patience, lambda view: view.is_level(partition_id, storage))
+            await _wait(tool, patience, partial(_is_level, partition_id, storage))
         case moves.AwaitWithout(storage, partition_id):
             await _wait(tool, patience, lambda view: moves.is_without(view, partition_id, storage))
         case _:
@@ -109,6 +115,16 @@ async def _wait(tool: Tool, patience: int, reached: Callable[[ClusterView], bool
         if time.monotonic() - begin > patience:
             raise CommandError(f"not reached within {patience} s (--timeout); waltz doctor may know why")
         await trio.sleep(_LOOK_EVERY)
+
+
+def _is_level(partition_id: int, storage: str, view: ClusterView) -> bool:
+    node = view.storage(storage)
+    if node is not None and node.replicas is not None and partition_id not in node.replicas:
+        raise CommandError(
+            f"{storage} does not hold partition {partition_id} any more: somebody took it away meanwhile, for one "
+            "`waltz storage sync-partitions`"
+        )
+    return view.is_level(partition_id, storage)
 
 
 async def _admin(tool: Tool, storage: str) -> Endpoint:
@@ -139,7 +155,9 @@ async def _add(tool: Tool, arguments: Arguments) -> int:
     if arguments.flag("partition"):
         partitions = arguments.partitions("partition")
     await _reached(tool, Endpoint(parse_endpoint(storage).host, port))
-    return await _carry_out(lambda view: moves.add(view, storage, port, group, partitions), tool, arguments)
+    return await _carry_out(
+        lambda view: moves.add(view, storage, port, group, partitions), tool, arguments, parse_endpoint(storage)
+    )
 
 
 async def _replace(tool: Tool, arguments: Arguments) -> int:
@@ -150,7 +168,8 @@ async def _replace(tool: Tool, arguments: Arguments) -> int:
     if port is not None:  # it may be new in the cluster: its name must be one that can be read
         target = str(parse_endpoint(target))
         await _reached(tool, Endpoint(parse_endpoint(target).host, port))
-    return await _carry_out(lambda view: moves.replace(view, source, target, port), tool, arguments)
+    entering = parse_endpoint(target) if port is not None else None
+    return await _carry_out(lambda view: moves.replace(view, source, target, port), tool, arguments, entering)
 
 
 async def _reached(tool: Tool, endpoint: Endpoint) -> None:

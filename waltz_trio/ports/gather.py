@@ -249,12 +249,24 @@ async def _storage(tool: Tool, name: str, admin_port: int | None, node_max: floa
             client = await stack.enter_async_context(tool.admin(Endpoint(endpoint.host, admin_port)))
         await _ask_node(client, known)
 
+    known["addresses"] = await addresses_of(endpoint, node_max)
     data_problem = await _limited(node_max, ask_data)
     admin_problem = "its admin port is not in ZooKeeper"
     if admin_port is not None:
         admin_problem = await _limited(node_max, ask_admin)
     where = f"{endpoint.host}:{admin_port}" if admin_port is not None else ""
     return StorageView(name, where, data_problem, admin_problem, **known)
+
+
+async def addresses_of(endpoint: Endpoint, seconds: float = NODE_MAX) -> frozenset[str]:
+    """Addresses of a host; none if its name does not resolve in time."""
+    with trio.move_on_after(seconds):
+        try:
+            answers = await trio.socket.getaddrinfo(endpoint.host, endpoint.port, type=trio.socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            return frozenset()
+        return frozenset(str(address[0]) for *_, address in answers)
+    return frozenset()
 
 
 async def _ask_node(client: AdminClient, known: dict[str, Any]) -> None:

@@ -339,6 +339,19 @@ def test_a_name_that_cannot_be_read_is_a_finding_with_the_command_that_removes_i
     assert (finding.cause, finding.command) == ("unreadable-storage-node", unassign + remove if holds else remove)
 
 
+def test_a_storage_node_under_two_names_is_a_finding_with_the_command_that_takes_one_out() -> None:
+    """What it holds under both would count as two copies: a majority of one node."""
+    here = frozenset(("10.0.0.1",))
+    first, second = (storage(name, addresses=here, process="7") for name in ("s0:7000", "alias:7000"))
+    view = attrs.evolve(cluster(), storages=(first, second, *map(storage, NAMES[1:])))
+    (finding,) = (each for each in diagnose(view) if each.cause == "same-node")
+    assert finding.command == "waltz zookeeper remove-storage-node -c CONFIG -s alias:7000"
+
+    for other in ({"process": "8"}, {"addresses": frozenset(("10.0.0.2",))}, {"name": "alias:7001"}):
+        view = attrs.evolve(view, storages=(first, attrs.evolve(second, **other), *map(storage, NAMES[1:])))
+        assert "same-node" not in {each.cause for each in diagnose(view)}
+
+
 def test_a_recovery_that_waits_for_long_does_not_settle() -> None:
     for since_ms, settles in ((SETTLE_MS - 1, True), (SETTLE_MS, False)):
         (root,) = diagnose(with_server(status=(stuck(since_ms),), health={0: False}))

@@ -212,6 +212,23 @@ def test_what_makes_no_sense_is_refused() -> None:
         moves.replace(view, "h:2", "h:1", None)
 
 
+def test_a_node_under_another_name_is_none_to_go_to() -> None:
+    """It was told to give up what it had just taken under its other name, files and all."""
+    here = frozenset(("10.0.0.1",))
+    view = with_new(addresses=here)
+    view = attrs.evolve(
+        view, storages=tuple(attrs.evolve(n, addresses=here) if n.name == NAMES[0] else n for n in view.storages)
+    )
+    with pytest.raises(ClusterError, match="one storage node under two names"):
+        moves.move(view, [0], NAMES[0], NEW)
+    with pytest.raises(ClusterError, match="one storage node under two names"):
+        moves.replace(view, NAMES[0], NEW, None)
+    with pytest.raises(ClusterError, match="has nowhere to go"):
+        moves.drain(view, NAMES[0])
+    with pytest.raises(ClusterError, match="both source and target"):
+        moves.replace(view, NAMES[0], NAMES[0], 7001)
+
+
 def test_every_step_is_described() -> None:
     alive = moves.replace(cluster(), NAMES[0], NEW, 7001)
     steps = (*alive, *moves.replace(dead(with_new(), NAMES[0]), NAMES[0], NEW, 1))

@@ -114,6 +114,16 @@ def test_a_cluster_that_could_not_do_without_the_next_one_is_waited_for() -> Non
     assert "1 of 3 replicas would be left, 2 are needed" in move.reasons[0]
 
 
+@pytest.mark.parametrize("progress", Progress)
+def test_a_storage_node_that_was_replaced_meanwhile_does_not_hold_the_walk_up(progress: Progress) -> None:
+    """It was waited for, or not found, for ever."""
+    gone = Step(Kind.STORAGE, "s9:7000", progress)
+
+    move = next_move(cluster(), (gone, *done(*NAMES)), MARKS)
+    assert (move.move, move.step and move.step.name) == (Move.RESTART, "v1:6000")
+    assert next_move(cluster(), (gone,), MARKS).move is Move.FINISHED
+
+
 def test_a_server_that_is_down_already_is_simply_started() -> None:
     view = cluster(servers=(server(2, 1),))
 

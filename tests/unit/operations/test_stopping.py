@@ -10,10 +10,11 @@ import pytest
 
 from tests.unit.operations.views import NAMES, cluster, owned, replica, server, states, storage, with_server
 from waltz_core.base.errors import ClusterError
+from waltz_core.base.ids import ReplicaId
 from waltz_core.operations.stopping import Verdict, committed_marks, may_stop
 from waltz_core.operations.view import ClusterView
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
-from waltz_core.zookeeper.znodes import PartitionAssignment, ServerPartitions
+from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionAssignment, ReplicaState, ServerPartitions
 
 MARKS = {0: 100, 1: 100}
 DOWN: dict[str, Any] = {"data_problem": "refused", "admin_problem": "refused", "replicas": None}
@@ -82,6 +83,24 @@ def test_no_answer_that_is_missing_is_taken_for_a_good_one() -> None:
     ):
         assert verdict(gap, NAMES[2]) == Verdict.UNKNOWN
     assert may_stop(cluster(), [NAMES[2]], {0: 100}).verdict == Verdict.UNKNOWN  # no mark of partition 1
+
+
+def test_the_replicas_of_the_last_session_have_a_say_also_where_they_are_not_assigned_any_more() -> None:
+    """Where the log ends is decided among them: no session could be opened without a majority of those."""
+    view = storages("well", "well", "well")
+    more = [ReplicaState(ReplicaId(0, f"old{number}:7000"), 4, UNRESOLVED) for number in range(2)]
+    partitions = list(view.partitions)
+    assert partitions[0] is not None
+    partitions[0] = attrs.evolve(partitions[0], replica_states=(*partitions[0].replica_states, *more))
+    view = attrs.evolve(view, partitions=tuple(partitions))
+
+    answer = may_stop(view, NAMES[:1], MARKS)
+    assert answer.verdict is Verdict.NO
+    assert "2 of 3 replicas would be left, 3 are needed" in answer.partitions[0].reasons[0]
+    assert answer.partitions[1].verdict is Verdict.YES
+    # Nor is one that ZooKeeper assigns nothing stopped unseen while its word counts.
+    view = attrs.evolve(view, storages=(*view.storages, storage("old0:7000", replicas={})))
+    assert [after.partition_id for after in may_stop(view, ["old0:7000"], MARKS).partitions] == [0]
 
 
 def test_what_is_not_served_now_is_left_alone() -> None:
