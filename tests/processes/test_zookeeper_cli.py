@@ -253,6 +253,24 @@ def test_a_listing_restores_a_cluster(run: Run, hosts: str, tmp_path: Path) -> N
     assert again == kept
 
 
+def test_a_backup_takes_the_place_of_the_last_one_only_as_a_whole(run: Run, hosts: str, tmp_path: Path) -> None:
+    """`list --json > FILE` had emptied the last good backup before it found that ZooKeeper was damaged."""
+    make_cluster(run)
+    file = tmp_path / "backup.json"
+    assert run("list", "-o", str(file))[:2] == (0, f"{file}: 4 partitions, 0 storage nodes\n")
+    kept = file.read_text()
+    assert kept == run("list", "--json")[1]
+
+    set_znode(hosts, "/env/test/serverDescriptors", b"?")
+    status, _, err = run("list", "-o", str(file))
+    assert (status, file.read_text()) == (1, kept)
+    assert f"{file} was not written, as it would be no backup: cannot be read: /env/test/serverDescriptors: " in err
+    run("delete", "-n", "demo cluster", "-f")
+    assert run("list", "-o", str(file))[0] == 1
+    assert file.read_text() == kept
+    assert run("list", "-o", str(tmp_path / "no" / "file"))[0] == 1
+
+
 def test_what_is_no_backup_of_this_cluster_is_refused(run: Run, hosts: str, tmp_path: Path) -> None:
     make_cluster(run)
     file = tmp_path / "backup.json"

@@ -183,6 +183,21 @@ def test_a_log_that_was_written_anew_is_not_the_sealed_one(
     assert f"id {MIDDLE}" in rows[0].problem
 
 
+def test_a_checkpoint_that_is_gone_does_not_let_another_log_take_the_place_of_the_sealed_one(
+    directory: Path, tmp_path: Path, folder: Path, signer: Signer
+) -> None:
+    """Whoever removed one file had the seal made anew, over the hashes that showed what had been there."""
+    sealed(folder, directory, signer)
+    (folder / "partition-0" / "checkpoint").unlink()
+    first, *others = payloads()
+    make_log(tmp_path / "other", [without_the_middle(first), *others])
+    rows = sealed(folder, tmp_path / "other", signer)
+    assert [row.verdict for row in rows] == [FAILED, PASSED, PASSED]
+    assert "is there already, and is another one: nothing was written over" in rows[0].problem
+    assert [row.verdict for row in sealed(folder, directory, signer)] == [PASSED] * 3
+    assert [row.verdict for row in compared(folder, directory, signer)] == [PASSED] * 3
+
+
 def test_records_that_were_cut_off_the_end_are_missed(directory: Path, folder: Path, signer: Signer) -> None:
     sealed(folder, directory, signer)
     write_control(directory, [COUNTS[0] - 1, 0, COUNTS[2]])

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import stat
 from pathlib import Path
 
 import pytest
 import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import pkcs12
 
 from waltz_core.access.roles import Role
+from waltz_trio.base import durable
 from waltz_trio.cli.main import main as waltz
 from waltz_trio.config.config import Config, tls_settings
 from waltz_trio.config.roles import read_roles, roles_of
+from waltz_trio.net import certificates
 from waltz_trio.net.tls import ClientTls, ServerTls
 
 HOSTS = "localhost,127.0.0.1"
@@ -168,6 +175,66 @@ def test_a_certificate_is_replaced_when_it_is_named(folder: Path, capsys: pytest
     assert waltz(["certificates", "make", str(folder), "--server", "s1=10.0.0.7"]) == 0
     assert waltz(["certificates", "renew", str(folder), "nobody"]) == 1
     assert "no certificate of nobody" in capsys.readouterr().err
+
+
+def test_a_directory_that_trusts_an_older_authority_too_signs_with_its_own(folder: Path, tmp_path: Path) -> None:
+    """It signed in the name of the first one of the file, whose key it does not have: nobody accepted that."""
+    new = tmp_path / "new"
+    assert waltz(["certificates", "make", str(new), "--client", "orders"]) == 0
+    both = (folder / "ca.pem").read_bytes() + (new / "ca.pem").read_bytes()
+    (new / "ca.pem").write_bytes(both)
+    (new / "trust.p12").unlink()
+
+    assert waltz(["certificates", "make", str(new), "--server", f"s1={HOSTS}"]) == 0
+    assert waltz(["certificates", "list", str(new)]) == 0
+    authority = x509.load_pem_x509_certificates(both)[1]
+    x509.load_pem_x509_certificate((new / "s1.pem").read_bytes()).verify_directly_issued_by(authority)
+    trusted = pkcs12.load_pkcs12((new / "trust.p12").read_bytes(), b"changeit").additional_certs
+    assert [each.certificate for each in trusted] == x509.load_pem_x509_certificates(both)
+    ClientTls(tls_settings(Config.load(str(new / "orders.java.yml")), "client.ssl."))
+
+
+def test_an_authority_that_has_ended_or_lost_its_key_is_named(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = tmp_path / "ended"
+    assert waltz(["certificates", "make", str(ended), "--client", "orders"]) == 0
+    key = serialization.load_pem_private_key((ended / "authority" / "ca-key.pem").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ended")])
+    builder = certificates._builder(name, name, key.public_key(), datetime.timedelta(minutes=-1))
+    pem = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    (ended / "ca.pem").write_bytes(pem)
+    assert waltz(["certificates", "make", str(ended), "--client", "other"]) == 1
+    assert f"the authority {ended / 'ca.pem'} has ended on" in capsys.readouterr().err
+    (folder / "ca.pem").write_bytes((ended / "ca.pem").read_bytes())
+    assert waltz(["certificates", "renew", str(folder), "orders"]) == 1
+    assert "none of 1 certificates of authorities belongs to the authority's key" in capsys.readouterr().err
+
+
+def test_a_renewal_that_is_cut_short_is_done_by_the_next_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its key store kept the old certificate for good: the other file had a new one, and did not end soon."""
+    assert waltz(["certificates", "make", str(folder), "--client", "brief", "--days", "5"]) == 0
+    before = contents(folder)
+    writes: list[Path] = []
+
+    def cut_short(path: Path, data: bytes, mode: int = 0o600) -> None:
+        if writes:
+            raise KeyboardInterrupt
+        writes.append(path)
+        path.write_bytes(data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "replace_file", cut_short)
+        waltz(["certificates", "renew", str(folder)])
+    assert len(writes) == 1
+    assert waltz(["certificates", "renew", str(folder)]) == 0
+    after = contents(folder)
+    assert {name for name in after if after[name] != before[name]} == {"brief.pem", "brief.p12"}
+    password = yaml.safe_load(after["brief.java.yml"])["client.ssl.keyStore.password"]
+    stored = pkcs12.load_pkcs12(after["brief.p12"], password.encode()).cert
+    assert stored is not None
+    assert stored.certificate == x509.load_pem_x509_certificate(after["brief.pem"])
 
 
 def test_paths_are_those_of_the_hosts_to_which_the_files_are_copied(

@@ -43,7 +43,11 @@ class Place(Protocol):
         ...
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a file, durably when `settle` returns."""
+        """Write a file of hashes, durably when `settle` returns.
+
+        Raises:
+            ProofError: it is there already, and is another one; at the latest by `settle`.
+        """
         ...
 
     def settle(self) -> None:
@@ -148,6 +152,18 @@ class Folder:
             return None
 
     def put(self, name: str, data: bytes) -> None:
+        before = self.find(name, len(data))
+        if before is None:
+            self._write(name, data)
+        elif (
+            before != data
+        ):  # the hashes of the same records are the same: a run that was cut short leaves no other ones
+            raise ProofError(
+                f"{self._path / name} is there already, and is another one: nothing was written over. It is of other "
+                "records than these, or damaged; if you know which, move the folder away"
+            )
+
+    def _write(self, name: str, data: bytes) -> None:
         path = self._path / name
         durable.make_directories(path.parent)
         durable.replace_file(path, data)
@@ -160,7 +176,7 @@ class Folder:
         return None if text is None else _parsed(f"{self}/{_CHECKPOINT}", text)
 
     def put_checkpoint(self, signed: SignedCheckpoint) -> None:
-        self.put(_CHECKPOINT, str(signed).encode())
+        self._write(_CHECKPOINT, str(signed).encode())
 
     def outgrown(self, name: str, *, folder: bool) -> None:
         path = self._path / name

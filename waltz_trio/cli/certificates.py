@@ -28,6 +28,7 @@ import attrs
 import yaml
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from waltz_core.access.roles import Role
@@ -35,7 +36,7 @@ from waltz_core.base.errors import ConfigError
 from waltz_trio.base import durable
 from waltz_trio.cli.help import Lines, Parser, as_object, whole_number
 from waltz_trio.config.roles import read_roles
-from waltz_trio.net.certificates import host_names, issue, key_store, make_ca, trust_store
+from waltz_trio.net.certificates import authority_of, host_names, issue, key_store, make_ca, trust_store
 from waltz_trio.net.key_pair import KeyPair
 
 DAYS = 365
@@ -161,7 +162,7 @@ def _make(arguments: argparse.Namespace) -> int:
             pair = issue(authority, process.name, process.hosts, lifetime)
             _write(path, pair.certificate + pair.key)
             made.append(path.name)
-        made += _write_missing(folder, place, authority, process)
+        made += _write_missing(folder, place, process)
     if rules:
         text = (folder / "roles.yml").read_text("utf-8") if (folder / "roles.yml").exists() else ""
         _write(folder / "roles.yml", (text + "".join(rules)).encode())
@@ -219,7 +220,21 @@ def _authority(folder: Path) -> KeyPair:
         return pair
     if not key.exists():
         raise ConfigError(f"{key} is not there: without it nothing can be signed; bring it back")
-    return KeyPair(certificate.read_bytes(), key.read_bytes())
+    own = _own_authority(folder)
+    if _days_left(own) < 0:
+        raise ConfigError(
+            f"the authority {certificate} has ended on {own.not_valid_after_utc:%Y-%m-%d}: nobody accepts what it "
+            "signs; begin in another directory"
+        )
+    return KeyPair(own.public_bytes(Encoding.PEM), key.read_bytes())
+
+
+def _own_authority(folder: Path) -> x509.Certificate:
+    """Of the authorities that are trusted, the one that signs here."""
+    try:
+        return authority_of((folder / "ca.pem").read_bytes(), (folder / "authority" / "ca-key.pem").read_bytes())
+    except ConfigError as error:
+        raise ConfigError(f"{folder / 'ca.pem'} and {folder / 'authority' / 'ca-key.pem'}: {error}") from None
 
 
 def _check(folder: Path, authority: KeyPair, process: _Wanted) -> None:
@@ -256,7 +271,7 @@ def _missing_rules(path: Path, wanted: Sequence[_Wanted]) -> list[str]:
     return lines
 
 
-def _write_missing(folder: Path, place: Path, authority: KeyPair, process: _Wanted) -> list[str]:
+def _write_missing(folder: Path, place: Path, process: _Wanted) -> list[str]:
     """Keys and key stores of a process, as far as they are not there; the names of what was written."""
     prefix, made = process.kind.prefix, []
     keys: dict[str, object] = {
@@ -272,7 +287,7 @@ def _write_missing(folder: Path, place: Path, authority: KeyPair, process: _Want
     java = folder / f"{process.name}.java.yml"
     trust = folder / "trust.p12"
     if not trust.exists():
-        _write(trust, trust_store(authority.certificate, _TRUST_PASSWORD), 0o644)
+        _write(trust, trust_store((folder / "ca.pem").read_bytes(), _TRUST_PASSWORD), 0o644)
         made.append("trust.p12")
     if not java.exists():
         stores = {
@@ -286,7 +301,9 @@ def _write_missing(folder: Path, place: Path, authority: KeyPair, process: _Want
         _write(java, yaml.safe_dump(stores, sort_keys=False).encode())
         made.append(java.name)
     if not (folder / f"{process.name}.p12").exists():
-        _write_key_store(folder, process.name)
+        data = (folder / f"{process.name}.pem").read_bytes()
+        at = data.index(_KEY_BEGIN)
+        _write_key_store(folder, process.name, KeyPair(data[:at], data[at:]))
         made.append(f"{process.name}.p12")
     return made
 
@@ -295,16 +312,14 @@ _TRUST_PASSWORD = "changeit"
 """Of the trust store, which holds the authority's certificate alone."""
 
 
-def _write_key_store(folder: Path, name: str) -> None:
+def _write_key_store(folder: Path, name: str, pair: KeyPair) -> None:
     """The key store of a certificate, under the password that its keys name."""
     keys = yaml.safe_load((folder / f"{name}.java.yml").read_text("utf-8"))
     password = next((str(value) for key, value in keys.items() if key.endswith("keyStore.password")), None)
     if password is None:
         raise ConfigError(f"{folder / name}.java.yml holds no keyStore.password: remove the file to have it made again")
-    data = (folder / f"{name}.pem").read_bytes()
-    at = data.index(_KEY_BEGIN)
-    pair = KeyPair(data[:at], data[at:])
-    _write(folder / f"{name}.p12", key_store(name, pair, (folder / "ca.pem").read_bytes(), password))
+    authority = _own_authority(folder).public_bytes(Encoding.PEM)
+    _write(folder / f"{name}.p12", key_store(name, pair, authority, password))
 
 
 # ---- list and renew --------------------------------------------------------------------------
@@ -314,7 +329,7 @@ def _list(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.directory)
     soonest, rows = arguments.within, []
     for path in _files(folder):
-        certificate, hosts = _read(path), host_names(path.read_bytes())
+        certificate, hosts = _read(path), () if path.stem == "ca" else host_names(path.read_bytes())
         ends, left = certificate.not_valid_after_utc.isoformat(timespec="seconds"), _days_left(certificate)
         soonest = min(soonest, left)
         rows.append({"name": path.stem, "hosts": hosts, "ends": ends, "days_left": left})
@@ -342,9 +357,9 @@ def _renew(arguments: argparse.Namespace) -> int:
     for name, hosts in chosen.items():
         path = files[name]
         pair = issue(authority, name, hosts or host_names(path.read_bytes()), lifetime)
+        if (folder / f"{name}.java.yml").exists():  # first: if this is interrupted here, the other one still ends soon
+            _write_key_store(folder, name, pair)
         _write(path, pair.certificate + pair.key)
-        if (folder / f"{name}.java.yml").exists():
-            _write_key_store(folder, name)
         until = f"{_read(path).not_valid_after_utc:%Y-%m-%d}"
         print(f"{name}: new certificate until {until}; copy it: no restart is needed, but of a process of 0.13.2")
     if not chosen:
@@ -365,6 +380,8 @@ def _files(folder: Path) -> list[Path]:
 
 def _read(path: Path) -> x509.Certificate:
     data = path.read_bytes()
+    if path.stem == "ca" and (path.parent / "authority" / "ca-key.pem").exists():
+        return _own_authority(path.parent)
     try:
         certificate = x509.load_pem_x509_certificate(data)
     except ValueError as error:

@@ -175,6 +175,7 @@ _VALUES = {
     "group": ("GROUP", "0"),
     "host": ("ADDRESS", "127.0.0.1"),
     "input": ("PATH", "backup.json"),
+    "output": ("FILE", "waltz-cluster.json"),
     "interval": ("MS", "10"),
     "lock-pool-size": ("N", "0"),
     "name": ("NAME", "orders"),

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -20,6 +21,7 @@ from waltz_core.zookeeper import store_metadata
 from waltz_core.zookeeper.paths import ClusterPaths, cluster_paths
 from waltz_core.zookeeper.store_metadata import StoreChange, StoreMaps
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ServerDescriptor
+from waltz_trio.base import durable
 from waltz_trio.cli.audit import audited
 from waltz_trio.cli.help import Parser, UsageError
 from waltz_trio.cli.interruption import interruptible
@@ -178,7 +180,15 @@ async def _servers_or_none(zk: ZnodeClient, paths: ClusterPaths) -> Sequence[Ser
 
 async def _list(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) -> int:
     dump = await read_cluster(zk, paths)
-    if arguments.flag("json"):
+    output = arguments.text_or_none("output")
+    if output is not None:
+        if dump.unreadable:  # the file may be the last good backup
+            problems = "; ".join(f"{path}: {problem}" for path, problem in sorted(dump.unreadable.items()))
+            raise CommandError(f"{output} was not written, as it would be no backup: cannot be read: {problems}")
+        text = json.dumps(dump_json(paths, dump), indent=2) + "\n"
+        await trio.to_thread.run_sync(durable.replace_file, Path(output), text.encode())
+        print(f"{output}: {dump.params.num_partitions} partitions, {len(dump.maps.groups.groups)} storage nodes")
+    elif arguments.flag("json"):
         print(json.dumps(dump_json(paths, dump), indent=2))
     else:
         show(dump_text(paths, dump), logger_as_output=arguments.flag("logger-as-output"))
@@ -383,7 +393,14 @@ def _command(name: str, meaning: str, work: Work, *options: Option) -> Command:
 _RANGES = "multiple partitions as comma-separated int ranges such as 0-6,7,10-16"
 
 COMMANDS = (
-    _command("list", "Displays server metadata.", _list, LOGGER_OUTPUT, JSON),
+    _command(
+        "list",
+        "Displays server metadata.",
+        _list,
+        LOGGER_OUTPUT,
+        JSON,
+        Option("o", "output", "Write the JSON to a file, as a whole and durably, or leave what is there"),
+    ),
     _command("show-cluster-key", "Displays the cluster key.", _show_cluster_key, JSON),
     _command(
         "create",

@@ -117,10 +117,32 @@ def key_store(name: str, pair: KeyPair, authority: bytes, password: str) -> byte
     )
 
 
-def trust_store(authority: bytes, password: str) -> bytes:
-    """A PKCS12 trust store with one authority, as Java marks what it trusts."""
-    trusted = pkcs12.PKCS12Certificate(x509.load_pem_x509_certificate(authority), b"authority")
-    return pkcs12.serialize_java_truststore([trusted], serialization.BestAvailableEncryption(password.encode()))
+def trust_store(authorities: bytes, password: str) -> bytes:
+    """A PKCS12 trust store with all authorities of a PEM text, as Java marks what it trusts."""
+    certificates = x509.load_pem_x509_certificates(authorities)
+    names = ["authority", *(f"authority-{number}" for number in range(2, 1 + len(certificates)))]
+    trusted = [
+        pkcs12.PKCS12Certificate(certificate, name.encode())
+        for name, certificate in zip(names, certificates, strict=True)
+    ]
+    return pkcs12.serialize_java_truststore(trusted, serialization.BestAvailableEncryption(password.encode()))
+
+
+def authority_of(authorities: bytes, key: bytes) -> x509.Certificate:
+    """Of the authorities of a PEM text, the one whose private key (PEM) this is.
+
+    Raises:
+        ConfigError: there is none, or the key cannot be read.
+    """
+    try:
+        public = serialization.load_pem_private_key(key, None).public_key()
+        certificates = x509.load_pem_x509_certificates(authorities)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"the authority's certificate or key cannot be read: {error}") from error
+    own = next((each for each in certificates if each.public_key() == public), None)
+    if own is None:
+        raise ConfigError(f"none of {len(certificates)} certificates of authorities belongs to the authority's key")
+    return own
 
 
 # ---- reading ----
