@@ -1134,6 +1134,20 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_client.py",),
     ),
     Mutant(
+        "what was said to a feed that was left is for the next one",
+        "waltz_trio.client.reads",
+        "return feed if feed is not None and feed._number == number else None",
+        "return feed",
+        ("tests/trio/test_client.py",),
+    ),
+    Mutant(
+        "a feed is told under no number",
+        "client.partition",
+        "            self._standing.feed = delivery.feed = feed\n",
+        "            pass\n",
+        ("tests/unit/client/test_partition.py",),
+    ),
+    Mutant(
         "who gives up a payload takes it from the feed",
         "waltz_trio.client.reads",
         "                if feed is None or not feed._waits_for(transaction_id):\n                    self.life.post(Forget(partition, (transaction_id,)))\n",

@@ -15,11 +15,13 @@ import pytest
 import trio
 
 import waltz_trio as waltz
-from tests.trio.small_cluster import small_cluster
+from tests.trio.small_cluster import SmallCluster, small_cluster
+from waltz_core.base.edge import Received
 from waltz_core.base.ids import ReqId
 from waltz_core.base.log import MARKER_HEADER
 from waltz_core.client.calls import Failed, Fetch, Forget, Reason
 from waltz_core.client.columns import NO_LOCKS, Columns
+from waltz_core.client.link import Kind
 from waltz_core.client.node import ClientNode
 from waltz_core.wire.client_messages import FeedData
 from waltz_trio.client import many
@@ -460,6 +462,50 @@ async def test_a_feed_at_the_tail_gives_only_what_is_new() -> None:
             await client.append(0, waltz.Append(b"new"))
             txn = await feed.__anext__()
             assert (txn.id, txn.load()) == (10, b"new")
+
+
+def unread(cluster: SmallCluster, client: waltz.Client) -> Received:
+    """What a server that is muted has to say over the connection of feeds, as if the client had just read it."""
+    ((number, conn),) = [(number, conn) for number, conn in cluster.nodes[0].conns.items() if conn.net_seq is not None]
+    data = bytes(conn.out)
+    conn.out.clear()
+    assert data, number
+    (mine,) = [conn for conn in range(-9, 0) if client._node.link_kind(conn) is Kind.STREAM]
+    return Received(mine, data)
+
+
+@pytest.mark.parametrize("appended", [False, True])
+async def test_a_feed_that_is_entered_behind_another_gets_nothing_that_is_meant_for_that(appended: bool) -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        if appended:
+            await client.append(0, RAW)
+        cluster.commit(0, [b"x"] * 4)
+        async with client.feed(0, after=-1, prefetch=0) as feed:
+            assert [(await anext(feed)).id for _ in range(3)] == [0, 1, 2]
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            cluster.nodes[0].muted = True
+            cluster.commit(0, [b"y"])
+            while not cluster.nodes[0].owes:
+                await trio.lowlevel.checkpoint()
+            cluster.nodes[0].muted = False
+            client._life.post(unread(cluster, client))
+        async with client.feed(0, after=1, prefetch=0) as feed:
+            with trio.fail_after(20):
+                assert [(await anext(feed)).id for _ in range(3)] == [2, 3, 4]
+
+
+async def test_a_feed_that_is_entered_behind_another_does_not_fail_for_that() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        await client.append(0, RAW)
+        cluster.nodes[0].muted = True
+        async with client.feed(0, after=50):
+            while not cluster.nodes[0].owes:
+                await trio.lowlevel.checkpoint()
+            cluster.nodes[0].muted = False
+            client._life.post(unread(cluster, client))
+        async with client.feed(0, after=-1) as feed:
+            with trio.fail_after(20):
+                assert (await anext(feed)).id == 0
 
 
 async def test_payloads_can_be_left_out_and_fetched() -> None:

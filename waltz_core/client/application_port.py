@@ -145,7 +145,7 @@ class ApplicationPort:
 
     def _on_open(self, now: int, call: Open) -> None:
         if self._serves(call):
-            self._partitions.open(now, call.partition, call.mark, deliver=call.deliver)
+            self._partitions.open(now, call.partition, call.mark, deliver=call.deliver, feed=call.feed)
 
     def _on_stop_feed(self, now: int, call: StopFeed) -> None:
         if self._waits(call):

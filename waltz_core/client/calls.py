@@ -31,6 +31,7 @@ class Open:
     partition: int
     mark: int | None
     deliver: bool
+    feed: int = 0  # with `deliver`: a number for this feed, which comes back with what is said to it
 
 
 @record
@@ -220,6 +221,7 @@ class Deliver:
 
     partition: int
     run: list[FeedData]
+    feed: int = 0  # the number of the `Open` that it answers: another feed has another place in the log
 
 
 @record
@@ -287,6 +289,7 @@ class StatusChanged:
     partition: int
     phase: Phase
     text: str = ""  # what the server says of it
+    feed: int = 0  # the number of the feed that was opened last: a reason to end is not one for the next feed
 
 
 @record

@@ -22,13 +22,25 @@ from waltz_core.wire.client_messages import FeedData
 class Delivery:
     """The marks of one partition, and what the application gets."""
 
-    __slots__ = ("_buffer_max", "_out", "_partition", "active", "at_tail", "consumed", "delivered", "gap", "seen")
+    __slots__ = (
+        "_buffer_max",
+        "_out",
+        "_partition",
+        "active",
+        "at_tail",
+        "consumed",
+        "delivered",
+        "feed",
+        "gap",
+        "seen",
+    )
 
     def __init__(self, partition: int, context: ClientContext) -> None:
         self._partition = partition
         self._out = context.out
         self._buffer_max = context.settings.feed_buffer_max
         self.active = False  # the application has its feed open
+        self.feed = 0  # the number of that feed, or of the last one
         self.seen = self.delivered = self.consumed = -1
         self.at_tail = False  # a feed waits for the mark of the tail
         self.gap = False  # a transaction after `delivered` was dropped: the buffer was full
@@ -82,7 +94,7 @@ class Delivery:
             run = run[: max(room, 0)]
         if run:
             self.delivered = run[-1].transaction_id
-            self._out.put(Deliver(self._partition, run))
+            self._out.put(Deliver(self._partition, run, self.feed))
 
     def consume(self, mark: int) -> bool:
         """The application is done with what was delivered up to `mark`; False if that is nothing new."""

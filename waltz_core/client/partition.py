@@ -113,11 +113,12 @@ class ClientPartition:
 
     # ---- the beginning and the end -----------------------------------------------------------
 
-    def open(self, now: int, mark: int | None, *, deliver: bool) -> None:
-        """Begin, or begin to deliver; None = at the tail."""
+    def open(self, now: int, mark: int | None, *, deliver: bool, feed: int = 0) -> None:
+        """Begin, or begin to deliver, under the number of a feed; None = at the tail."""
         delivery, phase = self._delivery, self._standing.phase
         if deliver:
             self._own.moved()
+            self._standing.feed = delivery.feed = feed
         if phase is Phase.BEFORE_START and deliver and mark is not None and mark > delivery.seen:
             # The caller has what the log lost from another source; no append is unresolved.
             delivery.active, delivery.gap = True, False

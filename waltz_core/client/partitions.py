@@ -68,7 +68,7 @@ class Partitions:
 
     # ---- opening -----------------------------------------------------------------------------
 
-    def open(self, now: int, number: int, mark: int | None, *, deliver: bool) -> ClientPartition:
+    def open(self, now: int, number: int, mark: int | None, *, deliver: bool, feed: int = 0) -> ClientPartition:
         """An open partition; `deliver`, whether its feed is to be delivered from `mark` on."""
         partition = self._open.get(number)
         if partition is None:
@@ -76,12 +76,12 @@ class Partitions:
             self._by_key[number.to_bytes(4, "big", signed=True)] = partition
         self._touch(partition)
         if partition.phase is Phase.CLOSED:
-            partition.open(now, mark, deliver=deliver)
+            partition.open(now, mark, deliver=deliver, feed=feed)
             self._place(now, partition)
             if partition.wants_tail:
                 self.reads_of(now, number).marks.read_tail(now)
         elif deliver:
-            partition.open(now, mark, deliver=True)
+            partition.open(now, mark, deliver=True, feed=feed)
         return partition
 
     def reads_of(self, now: int, number: int) -> PartitionReads:

@@ -37,6 +37,7 @@ class Standing:
         "_settings",
         "_since",
         "_warned",
+        "feed",
         "generation",
         "link",
         "partition",
@@ -53,6 +54,7 @@ class Standing:
         self.link: Link | None = None
         self.session: ReqId | None = None  # request id of the last mount on this connection
         self.sequence = 0  # of the last request id
+        self.feed = 0  # number of the feed that was opened last
         self.progress_at = 0  # when a mount was asked for, or the feed moved
         self._client_id = context.client_id
         self._settings = context.settings
@@ -74,7 +76,7 @@ class Standing:
             self._since = now
             self._warned = False
         self.phase = phase
-        self._out.put(StatusChanged(self.partition, phase, text))
+        self._out.put(StatusChanged(self.partition, phase, text, self.feed))
 
     def next_req_id(self) -> ReqId:
         """For the next request; sequence numbers are signed 32-bit integers that wrap, as in 0.13.2."""

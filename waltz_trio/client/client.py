@@ -310,7 +310,7 @@ class Client:
     def _on_status_changed(self, effect: StatusChanged) -> None:
         error = self._life.on_status_changed(effect)
         if error is not None:
-            self._reads.fail(effect.partition, error)
+            self._reads.fail(effect.partition, effect.feed, error)
 
     def _in_child(self) -> None:
         """In a forked child: nothing of this client is for it, and its tasks end if the child runs them at all."""

@@ -37,6 +37,7 @@ class Feed(AsyncForOnly):
     ) -> None:
         self.partition = partition
         self.markers = False
+        self._number = 0  # of this feed among those of the client, once it is entered
         self._reads = reads
         self._after = after
         self._mark: int | None = None if isinstance(after, Tail) else after

@@ -7,6 +7,7 @@ transaction (`_slots`). What nobody waits for any more is forgotten by the machi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import Protocol
 
 import trio
@@ -42,6 +43,7 @@ class Reader(Protocol):
     """A feed, as what it reads is handed to it. These are not for applications, which hold feeds too."""
 
     partition: int
+    _number: int
     _after: int | Tail
     _mark: int | None
 
@@ -66,6 +68,7 @@ class Reads:
         self.life = life
         self._instrument = instrument
         self._feeds: dict[int, Reader] = {}
+        self._numbers = count(1)  # of feeds: what was said to one that was left is not for the next
         self.by_ids: dict[int, trio.Event] = {}  # partition → until a read by ids leaves its feed
         self._slots: dict[tuple[int, int], list[_Slot]] = {}  # (partition, transaction id) → who waits for its payload
         self._marks: Answers[int] = Answers()
@@ -81,7 +84,9 @@ class Reads:
                 "block first, or open another client"
             )
         self._feeds[feed.partition] = feed
-        self.life.post(Open(feed.partition, None if isinstance(feed._after, Tail) else feed._after, True))
+        feed._number = next(self._numbers)
+        mark = None if isinstance(feed._after, Tail) else feed._after
+        self.life.post(Open(feed.partition, mark, True, feed._number))
 
     async def until_free(self, partition: int) -> None:
         """Wait while a read by ids uses the feed of a partition: nobody but this client's own reads does so unasked."""
@@ -99,11 +104,16 @@ class Reads:
 
     def on_deliver(self, effect: Deliver) -> None:
         """Transactions of a partition, without payloads."""
-        feed = self._feeds.get(effect.partition)
+        feed = self._feed(effect.partition, effect.feed)
         if feed is not None:
             feed._on_run(effect.run)
             if self._instrument is not None:
                 self._instrument.delivered(effect.partition, len(effect.run))
+
+    def _feed(self, partition: int, number: int) -> Reader | None:
+        """The feed that something was said to, if it has not been left."""
+        feed = self._feeds.get(partition)
+        return feed if feed is not None and feed._number == number else None
 
     def on_fetched(self, effect: Fetched) -> None:
         """Payloads that were asked for."""
@@ -177,9 +187,9 @@ class Reads:
             )
         return feed._mark
 
-    def fail(self, partition: int, error: ClientError) -> None:
-        """A partition will never be mounted: its feed hears it."""
-        feed = self._feeds.get(partition)
+    def fail(self, partition: int, number: int, error: ClientError) -> None:
+        """A partition will never be mounted: the feed that began it hears it."""
+        feed = self._feed(partition, number)
         if feed is not None:
             feed._fail(error)
 

@@ -131,11 +131,15 @@ class Desk:
 
     def send(self, *messages: Any, kind: Kind = Kind.STREAM, server: Endpoint = A) -> list[Any]:
         """The server sends messages, in one piece."""
+        return self.step(self.encoded(*messages, kind=kind, server=server))
+
+    def encoded(self, *messages: Any, kind: Kind = Kind.STREAM, server: Endpoint = A) -> Received:
+        """Messages of the server, as they come, for a step that something else happens in."""
         conn = self.conn(kind, server)
         data = bytearray()
         for message in messages:
             self.codecs[conn].encode(message, data)
-        return self.step(Received(conn, bytes(data)))
+        return Received(conn, bytes(data))
 
     def take(self, kind: Kind = Kind.STREAM, server: Endpoint = A) -> list[Any]:
         """What the client has sent since the last time."""

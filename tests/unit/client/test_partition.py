@@ -466,6 +466,22 @@ def test_a_feed_that_nobody_appended_to_is_given_up_and_can_be_opened_again() ->
     desk.step(StopFeed(0), StopFeed(0), StopFeed(1))
 
 
+def test_what_is_said_to_a_feed_carries_its_number() -> None:
+    desk = Desk()
+    desk.step(Open(0, 3, True, 1), submit("x"))
+    desk.connect()
+    (mount,) = desk.take()
+    data = desk.encoded(foreign(4), MountResponse(mount.req_id, CLIENT_AHEAD))
+    told = desk.step(data, StopFeed(0), Open(0, 2, True, 2))
+    assert Deliver(0, [foreign(4)], 1) in told
+    assert StatusChanged(0, Phase.CLIENT_AHEAD, "", 1) in told
+    (mount,) = desk.take()
+    assert desk.send(foreign(3), MountResponse(mount.req_id, READY)) == [
+        Deliver(0, [foreign(3)], 2),
+        StatusChanged(0, Phase.MOUNTED, "", 2),
+    ]
+
+
 def test_a_feed_opened_behind_a_producer_is_mounted_again_from_there() -> None:
     desk = Desk()
     desk.mounted(deliver=False, mark=10)
