@@ -1148,6 +1148,20 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/unit/client/test_partition.py",),
     ),
     Mutant(
+        "a map of a ZooKeeper that was restored is taken for an old one",
+        "client.membership",
+        "return higher or (not lower and info.revision >= self._revision)",
+        "return not lower and info.revision >= self._revision",
+        ("tests/unit/client/test_membership.py",),
+    ),
+    Mutant(
+        "an old map with a high revision takes the place of a restored one",
+        "client.membership",
+        "return higher or (not lower and info.revision >= self._revision)",
+        "return higher or info.revision >= self._revision",
+        ("tests/unit/client/test_membership.py",),
+    ),
+    Mutant(
         "who gives up a payload takes it from the feed",
         "waltz_trio.client.reads",
         "                if feed is None or not feed._waits_for(transaction_id):\n                    self.life.post(Forget(partition, (transaction_id,)))\n",

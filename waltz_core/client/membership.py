@@ -215,7 +215,9 @@ class ServerMembership(NullMembership):
 
     One server is asked, and reports changes from then on. If it goes away or does not answer, the next known
     one is asked; while a partition is not mounted another one is asked every time, because the first may
-    be cut off from the cluster and not know it. Answers older than what is known are dropped.
+    be cut off from the cluster and not know it. Answers older than what is known are dropped: those in which a
+    partition has a lower generation than it was known to have, and none a higher one, and among equals those of a
+    lower revision. Generations only grow, while revisions begin anew when ZooKeeper is restored from a backup.
     """
 
     def __init__(self, seed: Endpoint, settings: ClientSettings) -> None:
@@ -227,7 +229,8 @@ class ServerMembership(NullMembership):
         self._link: Link | None = None
         self._servers: tuple[Endpoint, ...] = ()
         self._client_id: int | None = None
-        self._revision: int | None = None
+        self._revision = -1  # of the last answer that was taken
+        self._generations: dict[int, int] = {}  # the highest of each partition
         self._sequence = 0
         self._tried: dict[Endpoint, str] = {}  # while the cluster has not answered: why a server did not do
         self._asked_at: int | None = None  # an answer is owed since then
@@ -329,11 +332,23 @@ class ServerMembership(NullMembership):
             self._client_id = info.client_id
             self._tried.clear()
             self._notes.put(Joined(info.name, info.client_id, info.num_partitions))
-        if self._revision is not None and info.revision < self._revision:
+        if not self._is_news(info):
             return
         self._revision = info.revision
         self._servers = tuple(entry.endpoint for entry in info.servers)
         self._notes.put(MapChanged([(entry.endpoint, entry.partitions) for entry in info.servers]))
+
+    def _is_news(self, info: ClusterInfoResponse) -> bool:
+        """The answer is no older than what is known; its generations are known from now on."""
+        known, claimed = self._generations, dict[int, int]()
+        for entry in info.servers:
+            for partition, generation in entry.partitions:
+                claimed[partition] = max(generation, claimed.get(partition, -1))
+        higher = any(generation > known.get(partition, -1) for partition, generation in claimed.items())
+        lower = any(generation < known.get(partition, -1) for partition, generation in claimed.items())
+        for partition, generation in claimed.items():
+            known[partition] = max(generation, known.get(partition, -1))
+        return higher or (not lower and info.revision >= self._revision)
 
     def _go_to(self, now: int, server: Endpoint) -> None:
         assert self._client is not None

@@ -203,6 +203,24 @@ def test_in_trouble_the_questions_come_faster() -> None:
     asked(desk, B)
 
 
+def test_a_map_of_a_zookeeper_that_was_restored_is_taken_though_its_revision_is_lower() -> None:
+    desk = joined(AT_A)
+    desk.step(Open(0, -1, False))
+    request = ClusterInfoRequest(b"x" * 16, False, True)  # type: ignore[arg-type]
+
+    def server_after(answer: ServerEntry, revision: int) -> Endpoint | None:
+        desk.send(info(request, answer, revision=revision, client_id=-1), kind=RPC, server=SEED)
+        return desk.node.status(0, desk.now).server
+
+    assert server_after(ServerEntry(A, ((0, 5), (1, 5))), 40) == A
+    assert server_after(ServerEntry(B, ((0, 6), (1, 5))), 2) == B
+    # A server that still shows what was before the restore, and one of the new map that is late, change nothing.
+    assert server_after(ServerEntry(A, ((0, 5), (1, 5))), 41) == B
+    assert server_after(ServerEntry(A, ((1, 5),)), 1) == B
+    assert server_after(ServerEntry(A, ((0, 6), (1, 5))), 1) == B
+    assert server_after(ServerEntry(A, ((0, 7), (1, 5))), 3) == A
+
+
 def suspected(desk: Desk, limit: int = 60_000) -> int:
     """After how long the client asks another server about the cluster; B answers."""
     begin = desk.now
