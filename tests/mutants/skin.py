@@ -1162,6 +1162,20 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/unit/client/test_membership.py",),
     ),
     Mutant(
+        "an append that waited for room is based on what its caller never saw",
+        "waltz_trio.client.appends",
+        "                based_on = self._mark_now(partition, based_on)\n            await",
+        "                pass\n            await",
+        ("tests/trio/test_client.py",),
+    ),
+    Mutant(
+        "many appends are based on what their caller never saw",
+        "waltz_trio.client.appends",
+        "self._encode(many.partition, append, based_on, rows.mark)\n",
+        "self._encode(many.partition, append, based_on)\n",
+        ("tests/trio/test_client.py",),
+    ),
+    Mutant(
         "who gives up a payload takes it from the feed",
         "waltz_trio.client.reads",
         "                if feed is None or not feed._waits_for(transaction_id):\n                    self.life.post(Forget(partition, (transaction_id,)))\n",

@@ -6,7 +6,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,17 @@ import trio
 import waltz_trio as waltz
 from tests.trio.small_cluster import SmallCluster, small_cluster
 from waltz_core.base.edge import Received
-from waltz_core.base.ids import ReqId
+from waltz_core.base.ids import ReqId, make_req_id
 from waltz_core.base.log import MARKER_HEADER
 from waltz_core.client.calls import Failed, Fetch, Forget, Reason
 from waltz_core.client.columns import NO_LOCKS, Columns
 from waltz_core.client.link import Kind
 from waltz_core.client.node import ClientNode
-from waltz_core.wire.client_messages import FeedData
+from waltz_core.wire.client_messages import AppendRequest, FeedData
 from waltz_trio.client import many
 from waltz_trio.client.connect import parse_url, read_config, run_client
 from waltz_trio.client.life import Life
+from waltz_trio.client.values import lock_hashes
 
 RAW = waltz.Append(b"raw")
 
@@ -290,6 +292,132 @@ async def test_sends_wait_while_too_many_bytes_are_under_way() -> None:
                 assert client._appends.unjudged_size < 1400
             await client.flush()
             assert cluster.logs[0].mark == 99
+
+
+@asynccontextmanager
+async def following(cluster: SmallCluster, client: waltz.Client) -> AsyncIterator[Callable[[], None]]:
+    """A feed of partition 0 that goes on beside the body, which gets what takes the lock for somebody else."""
+    (lock,) = lock_hashes([("x", 1)])
+
+    def take_the_lock() -> None:
+        log = cluster.logs[0]
+        log.commit(AppendRequest(make_req_id(999, 1, 0, 1), log.mark, (lock,), (), (), 0, b"", 0))
+        cluster.wake()
+
+    async def follow(feed: waltz.Feed) -> None:
+        async for _ in feed:
+            pass
+
+    async with client.feed(0, after=-1, prefetch=0) as feed, trio.open_nursery() as nursery:
+        nursery.start_soon(follow, feed)
+        yield take_the_lock
+        nursery.cancel_scope.cancel()
+
+
+Sends = Callable[[waltz.Client, list[waltz.Append]], Awaitable[object]]
+
+
+async def _send_one(client: waltz.Client, appends: list[waltz.Append]) -> object:
+    return await (await client.send(0, appends[0])).outcome()
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        _send_one,
+        lambda client, appends: client.append_many(0, appends),
+        lambda client, appends: client.append_many(0, iter(appends)),
+    ],
+)
+async def test_an_append_that_waits_for_room_is_based_on_what_its_caller_knew(send: Sends) -> None:
+    async with small_cluster() as cluster, trio.open_nursery() as nursery:
+        await cluster.start_server()
+        cluster.give(1, 1)
+        setup = read_config(cluster.url)
+        narrow = attrs.evolve(setup, limits=attrs.evolve(setup.limits, send_window=100))
+        async with run_client(narrow) as client, following(cluster, client) as take_the_lock:
+            await client.append(0, RAW)
+            while client._reads.mark_for(0) < 0:
+                await trio.lowlevel.checkpoint()
+            cluster.nodes[1].muted = True
+            await client.send(1, waltz.Append(b"x" * 200))
+            told: list[object] = []
+
+            async def late() -> None:
+                try:
+                    told.append(await send(client, [waltz.Append(b"late", write=[("x", 1)])]))
+                except waltz.LockConflictError as error:
+                    told.append([error])
+
+            nursery.start_soon(late)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            take_the_lock()
+            with trio.fail_after(20):
+                while client._reads.mark_for(0) < 1:
+                    await trio.lowlevel.checkpoint()
+                cluster.nodes[1].muted = False
+                cluster.wake(1)
+                while not told:
+                    await trio.lowlevel.checkpoint()
+            assert [[type(error) for error in each] for each in told] == [[waltz.LockConflictError]]  # type: ignore[attr-defined]
+
+
+async def test_appends_of_an_iterator_are_based_on_what_was_known_when_they_came_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with following(cluster, client) as take_the_lock:
+            sends = client._appends._may_send
+
+            async def may_send() -> None:
+                await sends()
+                if client._reads.mark_for(0) < 0:
+                    take_the_lock()
+                    while client._reads.mark_for(0) < 0:
+                        await trio.lowlevel.checkpoint()
+
+            monkeypatch.setattr(client._appends, "_may_send", may_send)
+            with trio.fail_after(20):
+                some = (waltz.Append(b"%d" % place, write=[("x", 1)]) for place in range(2))
+                told = await client.append_many(0, some)
+            assert [type(each) for each in told] == [waltz.LockConflictError] * 2
+
+
+class _Meanwhile(waltz.Raw):
+    """While this one is encoded the feed goes on."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        object.__setattr__(self, "act", act)
+
+    def dumps(self, value: bytes) -> bytes:
+        self.act()  # type: ignore[attr-defined]
+        return value
+
+
+async def test_appends_of_a_list_are_based_on_what_was_known_when_the_call_began() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with following(cluster, client) as take_the_lock, client.feed(1, after=-1):
+
+            def go_on() -> None:
+                take_the_lock()
+                client._reads._feeds[0]._mark = 0
+
+            some = [waltz.Append(b"%d" % place, header=place) for place in range(599)]
+            some[3] = waltz.Append(b"", _Meanwhile(go_on))
+            some.append(waltz.Append(b"last", write=[("x", 1)]))
+            with trio.fail_after(20):
+                told = await client.append_many(0, some)
+            assert isinstance(told[-2], waltz.Receipt)
+            assert isinstance(told[-1], waltz.LockConflictError)
+
+
+async def test_a_flush_of_a_client_that_has_ended_says_so() -> None:
+    async with small_cluster() as cluster:
+        async with waltz.open_client(cluster.url) as client:
+            await client.append(0, RAW)
+        for partition in (None, 0):
+            with trio.fail_after(20), pytest.raises(waltz.ClientClosedError):
+                await client.flush(partition)
 
 
 async def test_appends_that_are_refused_are_not_under_way_any_more() -> None:

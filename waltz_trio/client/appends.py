@@ -47,10 +47,11 @@ _ROW_BYTES = 1 << 20  # and their payloads
 class _Rows:
     """Appends that are sent together, encoded."""
 
-    __slots__ = ("columns", "end", "size")
+    __slots__ = ("columns", "end", "mark", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, mark: int | None) -> None:
         self.columns = Columns()
+        self.mark = mark  # of the feed when they were handed over, for those with locks
         self.size = 0  # bytes of payloads
         self.end = 0  # place of the append behind the last of them
 
@@ -68,6 +69,7 @@ class Appends:
         self._life = life
         self.encoder = Encoder(life, limits, mark_for)
         self._encode = self.encoder.row
+        self._mark_for = mark_for
         self._send_window = limits.send_window
         self._payload_size_max = limits.payload_size_max
         self._instrument = instrument
@@ -128,12 +130,13 @@ class Appends:
     async def _send_all(self, many: PendingMany, appends: list[Append], based_on: int | None) -> None:
         """Send appends that are all there: none of them where one cannot be sent, so that all may be sent again."""
         made: deque[_Rows] = deque()
+        mark = self._mark_now(many.partition, based_on)
         for begin in range(0, len(appends), _ROWS):
             if made:
                 await trio.lowlevel.checkpoint()
             chunk, at = appends[begin : begin + _ROWS], 0
             while at < len(chunk):
-                made.append(_Rows())
+                made.append(_Rows(mark))
                 try:
                     at = self._take(many, chunk, at, begin, based_on, made[-1])
                 except Exception as error:
@@ -151,6 +154,7 @@ class Appends:
         trouble, ended, begin = None, False, 0
         while not ended:
             chunk: list[Append] = []
+            mark = self._mark_now(many.partition, based_on)
             try:
                 chunk.extend(islice(source, _ROWS))
             except Exception as error:  # of who makes them: those made before are sent
@@ -158,7 +162,7 @@ class Appends:
             ended, at = len(chunk) < _ROWS, 0
             while at < len(chunk):
                 await self._may_send()
-                rows = _Rows()
+                rows = _Rows(mark)
                 try:
                     at = self._take(many, chunk, at, begin, based_on, rows)
                 except Exception as error:
@@ -189,7 +193,7 @@ class Appends:
                 size += taken
                 if at < len(appends) and size < _ROW_BYTES:
                     append = appends[at]
-                    data, header, locks = self._encode(many.partition, append, based_on)
+                    data, header, locks = self._encode(many.partition, append, based_on, rows.mark)
                     if append.result is not None:
                         many._results[begin + at] = append.result
                     columns.add(header, data, locks)
@@ -221,8 +225,23 @@ class Appends:
         self._life.check_thread()
         self._sends += 1
         if self.unjudged_size >= self._send_window or self._sends % _CHECKPOINT_EVERY == 0:
+            partition = self._life.check_open(partition)
+            if isinstance(append, Append) and (append.write or append.read):
+                based_on = self._mark_now(partition, based_on)
             await self._may_send()
         return self.submit(partition, append, based_on)
+
+    def _mark_now(self, partition: int, based_on: int | None) -> int | None:
+        """What appends with locks are based on by default, before anybody waits: the feed goes on meanwhile.
+
+        None where no feed says so, which is an error once an append turns out to need it.
+        """
+        if based_on is not None:
+            return based_on
+        try:
+            return self._mark_for(partition)
+        except ValueError:
+            return None
 
     async def _may_send(self) -> None:
         """Wait while too much is under way; let others run."""
@@ -234,6 +253,7 @@ class Appends:
     async def flush(self, partition: int | None) -> None:
         """See `Client.flush`."""
         self._life.check_thread()
+        self._life.raise_if_ended()
         if partition is not None:
             partition = self._life.check_open(partition)
         answers = []

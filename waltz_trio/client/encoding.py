@@ -49,8 +49,17 @@ class Encoder:
         self._locks_max = limits.locks_max
         self._homes: dict[bytes, int] | None = {}  # lock → its partition; None: somebody was warned already
 
-    def row(self, partition: int, append: Append, based_on: int | None) -> tuple[bytes, int, RowLocks]:
-        """Payload, header and locks of an append, as they travel."""
+    def row(
+        self, partition: int, append: Append, based_on: int | None, mark: int | None = None
+    ) -> tuple[bytes, int, RowLocks]:
+        """Payload, header and locks of an append, as they travel.
+
+        Args:
+            partition: where it goes.
+            append: as the caller gave it.
+            based_on: what the caller says that it is based on.
+            mark: of the feed when the caller handed it over; None: it is as it is now.
+        """
         if type(append) is not Append and not isinstance(append, Append):
             raise not_an_append(append)
         value = append.value
@@ -70,7 +79,10 @@ class Encoder:
         names = b"".join(taken) if len(taken) > 1 else taken[0] if taken else NO_NAMES
         if names == UNNAMED:
             names = NO_NAMES
-        mark = self._mark_for(partition) if based_on is None and (write or read) else None
+        if based_on is not None or not (write or read):
+            mark = None
+        elif mark is None:
+            mark = self._mark_for(partition)
         return data, header, RowLocks(mark, write, read, adds, names)
 
     def payload(self, append: Append) -> bytes:
