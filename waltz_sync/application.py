@@ -111,6 +111,7 @@ class Application(Block["Application[S]"], Generic[S]):
             ValueError: the append of a submit with a key does not carry it, or the view remembers no keys.
             RetriesExhaustedError: `retry` allows no further attempt, or the server refuses for good; the cause tells.
             ClientAheadError: the log is behind this client.
+            BeforeStartError: history was freed that this client has not seen; the outcome is unknown.
             ViewRegressedError: the stored mark of the view went back.
             StateReadOnlyError: `decide` tried to change the state.
             PartitionUnavailableError: the partition is paused; the error says so where the append is in the log.

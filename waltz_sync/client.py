@@ -144,6 +144,7 @@ class Client:
             LockConflictError: a lock was taken behind `based_on`.
             NotCommittedError: lost; it is safe to append again.
             ClientAheadError: the log is behind this client.
+            BeforeStartError: history was freed that this client has not seen; the outcome is unknown.
             ClientClosedError, ClientFailedError: the outcome is unknown.
             PartitionNotFoundError: no such partition.
         """
@@ -178,6 +179,7 @@ class Client:
         Raises:
             TimeoutError: the outcome of some is unknown to the caller; what was sent stays under way.
             ClientAheadError: the log is behind this client.
+            BeforeStartError: history was freed that this client has not seen; the outcome of some is unknown.
             ClientClosedError, ClientFailedError: the outcome of some is unknown.
             PartitionNotFoundError: no such partition.
             ValueError, TypeError: one cannot be sent; a note says which.

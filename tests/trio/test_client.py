@@ -754,6 +754,21 @@ async def test_a_client_ahead_of_the_log_is_told() -> None:
                 await client.ready([0])
 
 
+async def test_waiting_for_a_partition_goes_on_when_a_feed_that_opened_it_is_left() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client, trio.open_nursery() as nursery:
+        cluster.nodes[0].held = True
+        with trio.fail_after(20):
+            async with client.feed(0, after=-1):
+                nursery.start_soon(client.ready, [0])
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            cluster.nodes[0].held = False
+            cluster.wake()
+            while nursery.child_tasks:
+                await trio.lowlevel.checkpoint()
+        assert client.status(0).phase is waltz.Phase.MOUNTED
+
+
 # ---- the rest ----------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,7 +34,9 @@ from tests.trio.test_application import (
 from tests.trio.test_keys import SCHEMA as KEYED_SCHEMA
 from tests.trio.test_keys import dict_view as keyed_view
 from tests.trio.test_keys import orders, pay
+from waltz_core.client.calls import Failed, Reason
 from waltz_trio.client.calls import Call
+from waltz_trio.client.parts import many_in_the_log
 from waltz_trio.client.pending import Pending
 
 
@@ -387,3 +390,19 @@ class Decided:
             for _ in range(20):
                 await trio.lowlevel.checkpoint()
             self.released.set()
+
+
+def test_an_error_of_many_submits_names_what_is_in_the_log_and_what_may_be() -> None:
+    outcomes = [
+        7,
+        None,
+        Failed(0, "", Reason.CLIENT_AHEAD),
+        Failed(0, "", Reason.BEFORE_START),
+        Failed(0, "", Reason.CLOSED),
+        Failed(0, "", Reason.LOCK),
+    ]
+    calls = [Call() for _ in range(7)]
+    for call, outcome in zip(calls, outcomes, strict=False):
+        call.pending = SimpleNamespace(_outcome=outcome)  # type: ignore[assignment]
+    places = "are in the log: 0 as transaction 7; were sent and may commit yet: 1, 2, 3, 4"
+    assert many_in_the_log(calls) == f"of 7 submits, counted from 0, {places}"

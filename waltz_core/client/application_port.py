@@ -152,10 +152,13 @@ class ApplicationPort:
             return
         partition = self._partitions.opened.get(call.partition)
         if partition is not None and partition.phase is not Phase.CLOSED:
-            partition.stop_feed()
+            waited = partition.wants_tail
+            partition.stop_feed(now)
             self._touch(partition)
             if partition.unused:
                 partition.close(now)
+            elif not waited:
+                self._partitions.seek_tail(now, partition)
 
     def _on_consumed(self, now: int, call: Consumed) -> None:
         partition = self._partitions.opened.get(call.partition)

@@ -9,7 +9,8 @@ connection of a client. It is asked for
 - when appends were lost without a word, or the server owes an answer for long: it may not know this client;
 - onward, if it was cut short and an append waits for the mark (`FeedWindow`).
 
-CLIENT_AHEAD and BEFORE_START end it: no mount would change them, and appends get that as their reason.
+CLIENT_AHEAD and BEFORE_START end it: no mount would change them, and appends get that as their reason. Who only appends
+needs nothing of what the log has lost: it begins anew, at the tail.
 """
 
 from __future__ import annotations
@@ -139,12 +140,17 @@ class Mounting:
         return True
 
     def before_start(self, now: int, req_id: ReqId, text: str) -> None:
-        """The log does not go back to where we are: what lies between was given up by the storage nodes."""
+        """The log does not go back to where we are: what lies between was given up by the storage nodes.
+
+        Nobody can tell any more what became of the appends under way.
+        """
         standing = self._standing
         if req_id == standing.session and standing.phase in _UNDER_WAY:
             standing.enter(now, Phase.BEFORE_START, text)
             standing.report(text)
             self._appends.give_up(Reason.BEFORE_START)
+            if not self._delivery.active:
+                standing.enter(now, Phase.TAIL)
 
     def not_allowed(self, now: int, req_id: ReqId) -> bool:
         """The role of this client does not include a request; False if that is not the mount."""

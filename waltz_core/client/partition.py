@@ -43,6 +43,8 @@ from waltz_core.wire.client_messages import (
     Refusal,
 )
 
+_ENDED = (Phase.CLIENT_AHEAD, Phase.BEFORE_START)  # no feed comes by itself
+
 
 class ClientPartition:
     """Mounts a partition wherever it is served, follows its feed and judges its appends."""
@@ -137,6 +139,8 @@ class ClientPartition:
                 delivery.at_tail = True
             else:
                 delivery.delivered = delivery.consumed = delivery.seen
+                if phase in _ENDED:
+                    self._mounting.mount(now)
 
     def on_tail(self, now: int, mark: int) -> None:
         """The server sent its mark, which was needed to begin at the tail."""
@@ -145,10 +149,12 @@ class ClientPartition:
             self._standing.enter(now, Phase.WAITING)
             self._mounting.mount(now)
 
-    def stop_feed(self) -> None:
-        """Stop delivering."""
+    def stop_feed(self, now: int) -> None:
+        """Stop delivering; appends go on at the tail where the feed has ended, as the log begins later."""
         self._window.stop()
         self._own.stopped()
+        if self._standing.phase is Phase.BEFORE_START:
+            self._standing.enter(now, Phase.TAIL)
 
     def close(self, now: int) -> None:
         """Give the partition up; only an idle one, or with the whole client."""
@@ -161,7 +167,10 @@ class ClientPartition:
         self._mounting.mount(now)
 
     def _deliver_from(self, now: int, mark: int) -> None:
-        """Deliver from another mark on; a mount goes there, unless the feed comes there by itself."""
+        """Deliver from another mark on; a mount goes there, unless the feed comes there by itself.
+
+        After one that has ended it goes to the same mark, too: the server is to say it to the new feed.
+        """
         delivery = self._delivery
         delivery.move(mark)
         if not self._appends.monitor.unresolved and delivery.seen != mark:
@@ -169,7 +178,7 @@ class ClientPartition:
             if self._standing.phase is Phase.TAIL:
                 self._standing.enter(now, Phase.WAITING)
             self._mounting.mount(now)
-        elif mark < delivery.seen:
+        elif mark < delivery.seen or self._standing.phase in _ENDED:
             self._mounting.mount(now)
 
     # ---- calls -------------------------------------------------------------------------------

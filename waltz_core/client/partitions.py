@@ -78,11 +78,15 @@ class Partitions:
         if partition.phase is Phase.CLOSED:
             partition.open(now, mark, deliver=deliver, feed=feed)
             self._place(now, partition)
-            if partition.wants_tail:
-                self.reads_of(now, number).marks.read_tail(now)
+            self.seek_tail(now, partition)
         elif deliver:
             partition.open(now, mark, deliver=True, feed=feed)
         return partition
+
+    def seek_tail(self, now: int, partition: ClientPartition) -> None:
+        """Ask for the mark of the server, if a partition needs it to begin."""
+        if partition.wants_tail:
+            self.reads_of(now, partition.partition).marks.read_tail(now)
 
     def reads_of(self, now: int, number: int) -> PartitionReads:
         """The reader of a partition."""

@@ -149,6 +149,7 @@ class ServerPort:
         self._touch(partition)
         if message.code == ErrorCode.BEFORE_START:
             partition.on_before_start(now, message.req_id, message.message or "the log begins later")
+            self._partitions.seek_tail(now, partition)
         elif message.code == ErrorCode.NOT_ALLOWED:
             text = message.message or "not allowed"
             self._connections.complain(link, f"{link.endpoint} refuses: ", text)

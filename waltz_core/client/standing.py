@@ -6,7 +6,7 @@
                         │ ▼
        NOT_READY ◄──── MOUNTING ──► MOUNTED ──► (a new mount) MOUNTING
                           ├──► CLIENT_AHEAD   until the next mount
-                          └──► BEFORE_START   until a feed is opened behind it
+                          └──► BEFORE_START   until a feed is opened behind it; without a feed, TAIL
 ```
 
 This file moves nothing by itself: `Mounting` decides. It tells each change of the phase to the application, draws the

@@ -189,6 +189,7 @@ class Client:
             LockConflictError: a lock was taken behind `based_on`.
             NotCommittedError: lost; it is safe to append again.
             ClientAheadError: the log is behind this client.
+            BeforeStartError: history was freed that this client has not seen; the outcome is unknown.
             ClientClosedError, ClientFailedError: the outcome is unknown.
             PartitionNotFoundError: no such partition.
         """
@@ -212,6 +213,7 @@ class Client:
 
         Raises:
             ClientAheadError: the log is behind this client.
+            BeforeStartError: history was freed that this client has not seen; the outcome of some is unknown.
             ClientClosedError, ClientFailedError: the outcome of some is unknown.
             PartitionNotFoundError: no such partition.
             ValueError, TypeError: one cannot be sent; a note says which, and what was sent.

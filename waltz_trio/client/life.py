@@ -142,11 +142,13 @@ class Life:
         for partition in wanted:
             self.post(Open(partition, None, False))
         for partition in wanted:
-            while self._phases.get(partition) is not Phase.MOUNTED:
+            while (phase := self._phases.get(partition)) is not Phase.MOUNTED:
                 self.raise_if_ended()
-                error = self.settled_error(partition, self._phases.get(partition))
+                error = self.settled_error(partition, phase)
                 if error is not None:
                     raise error
+                if phase is Phase.CLOSED:  # with the feed of somebody else, who has left it
+                    self.post(Open(partition, None, False))
                 await self._phase_changed.wait()
         await trio.lowlevel.checkpoint_if_cancelled()
 

@@ -116,6 +116,7 @@ class PendingMany:
 
         Raises:
             ClientAheadError: the log is behind this client; the outcome of some is unknown.
+            BeforeStartError: history was freed that this client has not seen; likewise.
             ClientClosedError: the client was closed before all outcomes were known.
             ClientFailedError: the client broke before all outcomes were known.
         """

@@ -17,7 +17,7 @@ from waltz_core.base.errors import (
 )
 from waltz_core.base.record import record
 from waltz_core.client.applier import Commit, Poisoned, TakeNext
-from waltz_core.client.calls import PartitionStatus, Phase
+from waltz_core.client.calls import Failed, PartitionStatus, Phase
 from waltz_core.client.materialized import Event, MaterializedPartition
 from waltz_core.client.submit_calls import GaveUp, KeyReused, OutcomeUnknown, SubmitDone
 from waltz_core.client.submitter import Submitter
@@ -200,7 +200,7 @@ def many_in_the_log(calls: Sequence[Call], most: int = 20) -> str:
     """Which of some submits have an append in the log, or may have, for an error that says nothing of them."""
     pendings = [(at, call.pending._outcome) for at, call in enumerate(calls) if call.pending is not None]
     there = [f"{at} as transaction {outcome}" for at, outcome in pendings if type(outcome) is int]
-    sent = [str(at) for at, outcome in pendings if outcome is None]
+    sent = [str(at) for at, outcome in pendings if _may_commit(outcome)]
     if not there and not sent:
         return ""
     texts = []
@@ -209,6 +209,11 @@ def many_in_the_log(calls: Sequence[Call], most: int = 20) -> str:
             more = f" and {len(places) - most} more" if len(places) > most else ""
             texts.append(f"{kind}: {', '.join(places[:most])}{more}")
     return f"of {len(calls)} submits, counted from 0, {'; '.join(texts)}"
+
+
+def _may_commit(outcome: object) -> bool:
+    """An append without a verdict, or one that nobody will ever hear of."""
+    return outcome is None or (isinstance(outcome, Failed) and not outcome.reason.certain)
 
 
 def unavailable(part: Part, told: str = "") -> Exception:

@@ -66,6 +66,7 @@ class Pending:
             LockConflictError: refused because of a lock.
             NotCommittedError: lost; it is safe to append again.
             ClientAheadError: the log is behind this client; the outcome is unknown.
+            BeforeStartError: history was freed that this client has not seen; likewise.
             ClientClosedError: the client was closed before the outcome was known.
             ClientFailedError: the client broke before the outcome was known.
         """

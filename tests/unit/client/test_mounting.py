@@ -119,6 +119,19 @@ def test_a_log_that_begins_later_ends_the_appends_until_a_feed_is_opened_behind_
     assert bench.work() == (told, [])
 
 
+def test_who_only_appends_begins_anew_at_the_tail_of_a_log_that_begins_later() -> None:
+    bench = PartitionBench()
+    bench.delivery.active = False
+    mounting(bench)
+    bench.mounting.before_start(NOW, req(1), "begins at 5")
+    told = [
+        status(Phase.BEFORE_START, "begins at 5"),
+        Report(Level.ERROR, "partition 0: begins at 5"),
+        status(Phase.TAIL),
+    ]
+    assert bench.work() == (told, [])
+
+
 def test_a_feed_that_was_mounted_ends_where_the_log_begins_later_too() -> None:
     bench = PartitionBench()
     mounting(bench)

@@ -482,6 +482,85 @@ def test_what_is_said_to_a_feed_carries_its_number() -> None:
     ]
 
 
+@pytest.mark.parametrize("mark", [50, 49, 51, None])
+def test_a_feed_entered_again_ahead_of_the_log_hears_it_again(mark: int | None) -> None:
+    desk = Desk()
+    desk.step(Open(0, 50, True, 1), submit("x"))
+    desk.connect()
+    (mount,) = desk.take()
+    desk.send(MountResponse(mount.req_id, CLIENT_AHEAD))
+    desk.step(StopFeed(0))
+    desk.step(Open(0, mark, True, 2))
+    (mount,) = desk.take()
+    assert mount.client_mark == (50 if mark is None else mark)
+    assert StatusChanged(0, Phase.CLIENT_AHEAD, "", 2) in desk.send(MountResponse(mount.req_id, CLIENT_AHEAD))
+
+
+def tail(desk: Desk, mark: int) -> MountRequest:
+    """The server tells its mark to a partition that is to begin there; its mount."""
+    question = [each for each in desk.take(RPC) if isinstance(each, HighWaterMarkRequest)][-1]
+    desk.send(HighWaterMarkResponse(question.req_id, mark), kind=RPC)
+    (mount,) = [each for each in desk.take() if isinstance(each, MountRequest)]
+    return mount
+
+
+def begins_later(mount: MountRequest) -> ErrorResponse:
+    return ErrorResponse(mount.req_id, ErrorCode.BEFORE_START, "the log begins at 500")
+
+
+def test_who_only_appends_goes_on_behind_what_the_log_has_lost() -> None:
+    desk = Desk()
+    desk.submit("x")
+    desk.connect()
+    desk.send(MountResponse(tail(desk, 10).req_id, READY))
+    append = desk.take()[-1]
+    desk.send(own(append, 11))
+    desk.submit("lost")
+    desk.cut()
+    desk.wait(3_000)
+    desk.connect()
+    mount = desk.take()[-1]
+    assert mount.client_mark == 11
+    assert Failed(0, "lost", Reason.BEFORE_START) in desk.send(begins_later(mount))
+    desk.submit("y")
+    mount = tail(desk, 600)
+    assert mount.client_mark == 600
+    desk.send(MountResponse(mount.req_id, READY))
+    append = desk.take()[-1]
+    assert desk.send(own(append, 601)) == [Committed(0, [("y", 601)])]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_feed_entered_again_before_where_the_log_begins_hears_it_again(together: bool) -> None:
+    desk = Desk()
+    desk.step(Open(0, 10, True, 1), submit("x"))
+    desk.connect()
+    (mount,) = desk.take()
+    desk.send(begins_later(mount))
+    steps = (StopFeed(0), Open(0, 10, True, 2))
+    if together:
+        desk.step(*steps)
+    else:
+        for step in steps:
+            desk.step(step)
+    mount = tail(desk, 600)
+    assert mount.client_mark == 10
+    assert StatusChanged(0, Phase.BEFORE_START, "the log begins at 500", 2) in desk.send(begins_later(mount))
+
+
+def test_appends_go_on_at_the_tail_once_a_feed_from_before_the_log_is_left() -> None:
+    desk = Desk()
+    desk.step(Open(0, 10, True, 1), submit("x"))
+    desk.connect()
+    (mount,) = desk.take()
+    desk.send(begins_later(mount))
+    assert failures(desk.submit("y")) == [("y", Reason.BEFORE_START)]
+    desk.step(StopFeed(0))
+    desk.submit("z")
+    desk.send(MountResponse(tail(desk, 600).req_id, READY))
+    assert desk.send(own(desk.take()[-1], 601)) == [Committed(0, [("z", 601)])]
+
+
 def test_a_feed_opened_behind_a_producer_is_mounted_again_from_there() -> None:
     desk = Desk()
     desk.mounted(deliver=False, mark=10)
