@@ -110,11 +110,10 @@ class Application(Block["Application[S]"], Generic[S]):
             KeyReusedError: a transaction carries `key` for another request.
             ValueError: the append of a submit with a key does not carry it, or the view remembers no keys.
             RetriesExhaustedError: `retry` allows no further attempt, or the server refuses for good; the cause tells.
-            ClientAheadError: the log is behind this client.
-            BeforeStartError: history was freed that this client has not seen; the outcome is unknown.
+            ClientAheadError, BeforeStartError: as `append` of a client.
             ViewRegressedError: the stored mark of the view went back.
             StateReadOnlyError: `decide` tried to change the state.
-            PartitionUnavailableError: the partition is paused; the error says so where the append is in the log.
+            PartitionUnavailableError: it is paused (the error says if the append is in the log), or may not be read.
             ClientClosedError, ClientFailedError: the outcome is unknown unless the error says that the append is in the
                 log.
         """
@@ -180,7 +179,7 @@ class Application(Block["Application[S]"], Generic[S]):
 
         Raises:
             TimeoutError: the time is over.
-            PartitionUnavailableError: a partition was paused.
+            PartitionUnavailableError: a partition was paused, or our role may not read what is committed.
             ClientClosedError: the block of the application has ended.
         """
         self._check_entered()
@@ -216,7 +215,8 @@ class Application(Block["Application[S]"], Generic[S]):
             TimeoutError: the time is over.
             StateReadOnlyError: `function` tried to change the state.
             ViewRegressedError: the stored mark of the view went back.
-            PartitionUnavailableError: with `fresh`: the partition is paused.
+            PartitionUnavailableError: with `fresh`: the partition is paused, or our role may not read what is
+                committed.
             ClientClosedError: the block of the application has ended.
         """
         _check_plain(function, "function")

@@ -103,6 +103,8 @@ class Client:
         It covers every append that was acknowledged, to any client, before this call.
 
         Raises:
+            PartitionUnavailableError: the server refuses: our role may not read.
+            PartitionNotFoundError: no such partition.
             TimeoutError: no server answered within `timeout` seconds.
         """
         return self._portal.call(self._client.committed_mark, timeout, _MARK_LATE, partition)

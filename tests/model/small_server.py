@@ -149,6 +149,7 @@ class SmallServer:
         self.queues: dict[int, deque[tuple[ServerConn, Any]]] = {}
         self.loses: Callable[[Append], bool] = lambda request: False
         self.fails_reads: Callable[[int], bool] = lambda transaction_id: False
+        self.tells_no_marks = False  # to a role that may not read
 
     # ---- connections ---------------------------------------------------------------------------
 
@@ -262,7 +263,8 @@ class SmallServer:
         elif partition not in self.owned:
             return
         elif isinstance(message, HighWaterMarkRequest):
-            conn.send(HighWaterMarkResponse(req_id, self.logs[partition].mark))
+            refusal = ErrorResponse(req_id, ErrorCode.NOT_ALLOWED, "may not read")
+            conn.send(refusal if self.tells_no_marks else HighWaterMarkResponse(req_id, self.logs[partition].mark))
         elif isinstance(message, FlushRequest):
             self.queues[partition].append((conn, message))
         elif self._valid(conn, partition):

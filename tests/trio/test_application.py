@@ -859,3 +859,32 @@ async def test_an_append_that_was_sent_to_a_log_which_then_ends_before_the_clien
                     await trio.sleep_forever()
         assert (decisions, cluster.logs[0].mark) == ([0], -1)
         assert [type(error) for error in ends] == [waltz.ClientAheadError]
+
+
+async def test_a_server_that_tells_no_mark_says_so_to_those_who_need_it() -> None:
+    def view() -> waltz.DictView[Any]:
+        return waltz.DictView(lambda txn, state: None)
+
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        server = cluster.nodes[0].server
+        async with client.materialize(view(), [0]) as app:
+            server.tells_no_marks = True
+            with trio.fail_after(20):
+                with pytest.raises(waltz.PartitionUnavailableError, match="may not read"):
+                    await client.committed_mark(0)
+                with pytest.raises(waltz.PartitionUnavailableError, match="may not read"):
+                    await client.read(0, 0, 0)
+                with pytest.raises(waltz.PartitionUnavailableError, match="may not read"):
+                    await app.caught_up()
+                with pytest.raises(waltz.PartitionUnavailableError, match="may not read"):
+                    await app.read(dict, partition=0, fresh=True)
+                with pytest.raises(waltz.PartitionUnavailableError, match="may not read"):
+                    await app.submit(lambda state: None, partition=0)
+                assert await app.submit(lambda state: None, partition=0, decline="local") is None
+                await app.submit(lambda state: waltz.Append(b"x"), partition=0, until="applied")
+                server.tells_no_marks = False
+                await app.caught_up()
+        server.tells_no_marks = True
+        with trio.fail_after(20), pytest.raises(waltz.PartitionUnavailableError, match="may not read"):
+            async with client.materialize(view(), [0]):
+                pass

@@ -259,6 +259,7 @@ class MarkRead:
     partition: int
     mark: int
     tokens: tuple[object, ...]
+    error: ErrorResponse | None = None  # the server refuses to tell it; `mark` means nothing
 
 
 @record

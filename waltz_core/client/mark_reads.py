@@ -91,18 +91,29 @@ class MarkReads:
         tokens = tuple(token for token in answered if token is not _TAIL)
         return MarkAnswer(len(tokens) < len(answered), tokens)
 
-    def refused(self, now: int, req_id: ReqId) -> bool:
-        """The server cannot say what is committed, for want of a quorum: ask again after a pause."""
-        if req_sequence(req_id) != self._question or not self._link.is_ours(req_id):
-            return False
+    def refused(self, now: int, req_id: ReqId, *, later: bool) -> MarkAnswer | None:
+        """The server does not say what is committed; returns the calls that end by that. None: no question of ours.
+
+        For want of a quorum it may say so `later`. Else it refuses, as it does to a role that may not read: the calls
+        of the application end, and the partition goes on asking, as a mount does. After either, a pause.
+        """
+        sequence, calls = req_sequence(req_id), self._calls
+        if sequence != self._question or not self._link.is_ours(req_id):
+            return None
         self._question = None
         self.again_at = now + self._settings.not_ready_ms
-        return True
+        if later:
+            return MarkAnswer()
+        ended = [call for call in calls if call[1] is not _TAIL and reached(sequence, call[0])]
+        self._calls = deque(call for call in calls if call not in ended)
+        return MarkAnswer(tokens=tuple(token for _, token in ended))
 
     def due(self, now: int) -> None:
         """Ask again, if it is time."""
         if self.again_at is not None and now >= self.again_at:
-            self._ask(now)
+            self.again_at = None
+            if self._calls:
+                self._ask(now)
 
     def owed_since(self) -> int | None:
         """Since when the server owes an answer."""

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from waltz_core.base.contract import earliest
 from waltz_core.client.alarms import Due, MachineAlarms
-from waltz_core.client.calls import OwedRead
+from waltz_core.client.calls import MarkRead, OwedRead
 from waltz_core.client.context import ClientContext
 from waltz_core.client.link import Link
 from waltz_core.client.mark_reads import MarkReads
@@ -32,12 +32,13 @@ class PartitionReads:
     make_marks: ClassVar[type[MarkReads]] = MarkReads
     make_payloads: ClassVar[type[PayloadReads]] = PayloadReads
 
-    __slots__ = ("_alarms", "_link", "_settings", "marks", "partition", "payloads", "records")
+    __slots__ = ("_alarms", "_link", "_out", "_settings", "marks", "partition", "payloads", "records")
 
     def __init__(self, partition: int, context: ClientContext) -> None:
         self.partition = partition
         self._alarms = MachineAlarms(self, context.alarms, context.doubts)
         self._settings = context.settings
+        self._out = context.out
         self._link = ReadLink(partition, context.client_id)
         self.marks = self.make_marks(context, self._link)
         self.payloads = self.make_payloads(partition, context, self._link)
@@ -80,11 +81,14 @@ class PartitionReads:
     def on_refused(self, now: int, error: ErrorResponse) -> bool:
         """The server refuses a request; False if it is none of ours."""
         req_id, later = error.req_id, error.code in (ErrorCode.NOT_READY, ErrorCode.NOT_SERVED)
-        return (
-            self.payloads.range_refused(now, req_id)
-            or self.records.refused(now, req_id, None if later else error)
-            or (later and self.marks.refused(now, req_id))
-        )
+        if self.payloads.range_refused(now, req_id) or self.records.refused(now, req_id, None if later else error):
+            return True
+        ended = self.marks.refused(now, req_id, later=later or error.code == ErrorCode.OVERLOADED)
+        if ended is None:
+            return False
+        if ended.tokens:
+            self._out.put(MarkRead(self.partition, -1, ended.tokens, error))
+        return True
 
     def set_alarms(self, now: int) -> None:
         """Set the alarm of every purpose to its present time."""

@@ -187,7 +187,11 @@ class ServerPort:
         if reads is None:
             return False
         self._touch(reads)
-        return reads.on_refused(now, message)
+        if not reads.on_refused(now, message):
+            return False
+        if message.code == ErrorCode.NOT_ALLOWED:
+            self._connections.complain(link, f"{link.endpoint} refuses: ", message.message or "not allowed")
+        return True
 
     # ---- what a server can do ----------------------------------------------------------------
 

@@ -113,9 +113,9 @@ class MarkWanted:
 
 @record
 class MarkAnswered:
-    """The answer to `AskMark`."""
+    """The answer to `AskMark`; None: the server refuses to tell it."""
 
-    mark: int
+    mark: int | None
 
 
 @record
@@ -213,6 +213,13 @@ class MarkReached:
 
 
 @record
+class NoMark:
+    """The server refuses to tell what is committed: nobody can say whether a state holds it."""
+
+    token: object
+
+
+@record
 class Unavailable:
     """The view is paused: nothing can be waited for."""
 
@@ -220,5 +227,5 @@ class Unavailable:
 
 
 Effect: TypeAlias = (
-    Decide | Send | AskMark | SubmitDone | GaveUp | KeyReused | OutcomeUnknown | MarkReached | Unavailable
+    Decide | Send | AskMark | SubmitDone | GaveUp | KeyReused | OutcomeUnknown | MarkReached | NoMark | Unavailable
 )

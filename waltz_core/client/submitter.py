@@ -37,9 +37,10 @@ for an expectation, and every append is checked as if there were none.
 
 **A decline is confirmed.** `decide` saw some state, and its decline is right for that state. To be right at some moment
 of the call, the state must hold everything that was committed when the call began. So the server is asked for its
-committed mark, by a question that leaves after the call began. A state older than the answer does not count: the view
-catches up, and `decide` is asked again. One answer serves every later decline of the same call. Only one question is
-under way at a time; calls that come meanwhile share the next one, since its answer may be older than they are.
+committed mark, by a question that leaves after the call began; if the server refuses to tell it, the call ends. A state
+older than the answer does not count: the view catches up, and `decide` is asked again. One answer serves every later
+decline of the same call. Only one question is under way at a time; calls that come meanwhile share the next one, since
+its answer may be older than they are.
 
 **A key is looked for before `decide` is called**, in the same snapshot. A transaction that carries it is the outcome of
 this submit, whoever appended it, if it was for the same request; else the submit ends with an error. The state needs
@@ -81,6 +82,7 @@ from waltz_core.client.submit_calls import (
     MarkAnswered,
     MarkReached,
     MarkWanted,
+    NoMark,
     OutcomeUnknown,
     Send,
     StateUnreadable,
@@ -261,12 +263,10 @@ class Submitter:
             self._await_view(wait, Stage.BLOCKED, blocking, now, out)
 
     def _on_decision_declined(self, event: DecisionDeclined, now: int, out: list[Effect]) -> None:
-        wait = self._waits.get(event.token)
-        if wait is not None:
-            self.in_flight -= 1
-            self._on_declined(wait, event.mark, now, out)
-
-    def _on_declined(self, wait: Wait, mark: int, now: int, out: list[Effect]) -> None:
+        wait, mark = self._waits.get(event.token), event.mark
+        if wait is None:
+            return
+        self.in_flight -= 1
         assert wait.begun is not None
         self._leave_gate(wait, now, out)
         if not wait.begun.confirm or (wait.confirmed is not None and mark >= wait.confirmed):
@@ -461,13 +461,15 @@ class Submitter:
 
     def _on_answer(self, event: MarkAnswered, now: int, out: list[Effect]) -> None:
         mark = event.mark
-        self.committed_mark = max(self.committed_mark, mark)
+        self.committed_mark = max(self.committed_mark, -1 if mark is None else mark)
         answered, again = self._questions.answered()
         if again:
             out.append(AskMark())
         for wait in answered:
             wait.confirmed = mark
-            if wait.begun is None:
+            if mark is None:
+                self._end(wait, NoMark(wait.token), now, out)
+            elif wait.begun is None:
                 self._await_view(wait, Stage.APPLYING, mark, now, out)
             elif wait.declined_at >= mark:
                 self._done(wait, now, out)

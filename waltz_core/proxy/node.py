@@ -279,8 +279,8 @@ class ProxyNode:
                 self._touched(number).phase_changed(phase)
                 if phase in _LOST:
                     self._end(f"partition {number}: {_LOST[phase]}")
-            case MarkRead(number, mark, tokens):
-                self._on_mark(now, self._touched(number), mark, tokens)
+            case MarkRead(number):
+                self._on_mark(now, self._touched(number), effect)
             case GenerationRaised(number, generation):
                 self._touched(number).generation = self._generations[number] = generation
                 self._published = False
@@ -324,9 +324,11 @@ class ProxyNode:
             return
         self._for_client += [ReadMark(number, _BEGIN) for number in self._partitions.served]
 
-    def _on_mark(self, now: int, partition: ProxyPartition, mark: int, tokens: Sequence[object]) -> None:
-        rounds = [token for token in tokens if isinstance(token, int)]
-        if partition.source.known:
+    def _on_mark(self, now: int, partition: ProxyPartition, answer: MarkRead) -> None:
+        mark, rounds = answer.mark, [token for token in answer.tokens if isinstance(token, int)]
+        if answer.error is not None:  # an operator is told of it; it is asked again after a pause
+            self._for_client += [ReadMark(answer.partition, token) for token in answer.tokens]
+        elif partition.source.known:
             partition.marked(max(rounds), mark)
         else:
             # A mark of which all is given up below says nothing: where the log begins comes with the first read.

@@ -58,6 +58,12 @@ class Answers(Generic[T]):
         self._waiting.discard(token)
         token.give(value)
 
+    def refuse(self, token: object, error: ClientError) -> None:
+        """The machine has none."""
+        assert isinstance(token, Answer)
+        self._waiting.discard(token)
+        token.fail(error)
+
     def leave(self, answer: Answer[T]) -> bool:
         """Nobody waits for it any more; whether it was still to come."""
         if answer not in self._waiting:

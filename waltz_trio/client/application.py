@@ -181,7 +181,8 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             BeforeStartError: history was freed that this client has not seen; the outcome is unknown.
             ViewRegressedError: the stored mark of the view went back.
             StateReadOnlyError: `decide` tried to change the state.
-            PartitionUnavailableError: the partition is paused; the error says so where the append is in the log.
+            PartitionUnavailableError: the partition is paused (the error says so where the append is in the log), or
+                our role may not read what is committed, which a decline asks for.
             ClientClosedError, ClientFailedError: the outcome is unknown unless the error says that the append is in the
                 log.
         """
@@ -232,7 +233,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             to: a mark to wait for instead of the server's.
 
         Raises:
-            PartitionUnavailableError: a partition was paused.
+            PartitionUnavailableError: a partition was paused, or our role may not read what is committed.
             ClientClosedError: the block of the application has ended.
         """
         await self._marks.caught_up(partition, to)
@@ -260,7 +261,8 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         Raises:
             StateReadOnlyError: `function` tried to change the state.
             ViewRegressedError: the stored mark of the view went back.
-            PartitionUnavailableError: with `fresh`: the partition is paused.
+            PartitionUnavailableError: with `fresh`: the partition is paused, or our role may not read what is
+                committed.
             ClientClosedError: the block of the application has ended.
         """
         if not callable(function):

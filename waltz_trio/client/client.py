@@ -153,6 +153,10 @@ class Client:
         """The server's committed mark: -1 for an empty log. Waits until a server can tell.
 
         It covers every append that was acknowledged, to any client, before this call.
+
+        Raises:
+            PartitionUnavailableError: the server refuses: our role may not read.
+            PartitionNotFoundError: no such partition.
         """
         return await self._reads.committed_mark(partition)
 

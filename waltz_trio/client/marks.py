@@ -9,11 +9,11 @@ import trio
 
 from waltz_core.base.edge import Level
 from waltz_core.base.errors import PartitionUnavailableError
-from waltz_core.client.submit_calls import MarkReached, MarkWanted, Withdrawn
+from waltz_core.client.submit_calls import MarkReached, MarkWanted, NoMark, Withdrawn
 from waltz_trio.base.background import Background
 from waltz_trio.client.arguments import mark as mark_of
 from waltz_trio.client.calls import Call
-from waltz_trio.client.parts import Part, Parts, Tell, unavailable
+from waltz_trio.client.parts import Part, Parts, Tell, unavailable, untold
 
 _PROGRESS_EVERY = 10.0  # seconds between two lines of the log while a view catches up
 
@@ -54,7 +54,7 @@ class Marks:
         effect, call.effect = call.effect, None  # as `outcome_of` does
         if isinstance(effect, MarkReached):
             return effect.mark
-        raise unavailable(part)
+        raise untold(part) if isinstance(effect, NoMark) else unavailable(part)
 
     async def reach(self, part: Part, mark: int | None) -> int:
         """Wait until the view has applied a mark, or what is committed by now; gives the mark."""
@@ -67,8 +67,11 @@ class Marks:
         tasks.start_soon(self._tell_progress, entered)
         with self._asked(self._parts.values(), None) as calls:
             for part, call in calls:
-                with contextlib.suppress(PartitionUnavailableError):
+                try:
                     await self._reached(part, call)
+                except PartitionUnavailableError:
+                    if part.paused is None:
+                        raise
         entered.set()
 
     async def _tell_progress(self, entered: trio.Event) -> None:

@@ -19,7 +19,7 @@ from waltz_core.base.record import record
 from waltz_core.client.applier import Commit, Poisoned, TakeNext
 from waltz_core.client.calls import Failed, PartitionStatus, Phase
 from waltz_core.client.materialized import Event, MaterializedPartition
-from waltz_core.client.submit_calls import GaveUp, KeyReused, OutcomeUnknown, SubmitDone
+from waltz_core.client.submit_calls import GaveUp, KeyReused, NoMark, OutcomeUnknown, SubmitDone
 from waltz_core.client.submitter import Submitter
 from waltz_trio.client.arguments import whole
 from waltz_trio.client.at_work import CALLS_NO_CLIENT, Works, inside
@@ -41,6 +41,7 @@ class Part:
         self.poison: BaseException | None = None  # what `apply` raised last
         self.failure: ApplyFailedError | None = None  # that a transaction cannot be applied
         self.down: str | None = None
+        self.no_mark = ""  # why the server did not tell what is committed, when it was asked last
         self.posted: list[Event] = []  # events for the next step of the machine
         self.undecided: dict[Call, None] = {}  # who waits to be decided, or just is
         self.woken: trio.Event | None = None
@@ -182,6 +183,8 @@ def outcome_of(part: Part, call: Call) -> Receipt | None:
         case OutcomeUnknown():
             assert call.pending is not None
             return call.pending._receipt()
+        case NoMark():
+            raise untold(part)
         case _:
             raise unavailable(part, in_the_log(call))
 
@@ -223,6 +226,11 @@ def unavailable(part: Part, told: str = "") -> Exception:
     error = PartitionUnavailableError(part.partition, f"{told and f'{told}. The view is '}paused: {part.paused}")
     error.__cause__ = part.paused
     return error
+
+
+def untold(part: Part) -> PartitionUnavailableError:
+    """Why nobody can say whether a state holds what is committed."""
+    return PartitionUnavailableError(part.partition, part.no_mark)
 
 
 def ended(told: str = "") -> ClientClosedError:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import trio
 
-from waltz_core.base.errors import ClientError, FeedBusyError
+from waltz_core.base.errors import ClientError, FeedBusyError, PartitionUnavailableError
 from waltz_core.client.calls import (
     Deliver,
     Fetch,
@@ -174,7 +174,11 @@ class Reads:
     def on_mark_read(self, effect: MarkRead) -> None:
         """The answer of a server about its mark."""
         for token in effect.tokens:
-            self._marks.give(token, effect.mark)
+            if effect.error is None:
+                self._marks.give(token, effect.mark)
+            else:
+                text = effect.error.message or "the server does not tell its mark"
+                self._marks.refuse(token, PartitionUnavailableError(effect.partition, text))
 
     # ---- and the end ---------------------------------------------------------------------------
 

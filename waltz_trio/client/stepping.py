@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import trio
 
 from waltz_core.base.contract import earliest
+from waltz_core.base.errors import PartitionUnavailableError
 from waltz_core.client.applier import Commit, Poisoned, TakeNext
 from waltz_core.client.materialized import Effect, Event
 from waltz_core.client.submit_calls import AskMark, Decide, MarkAnswered, Send, SubmitDone
@@ -104,5 +105,9 @@ class Stepper:
                     self.tell(part)
 
     async def _ask(self, part: Part) -> None:
-        mark = await self._reads.committed_mark(part.partition)
+        mark: int | None = None
+        try:
+            mark = await self._reads.committed_mark(part.partition)
+        except PartitionUnavailableError as error:  # it is for those who wait for the mark, not for the application
+            part.no_mark = error.reason
         self.tell(part, MarkAnswered(mark))

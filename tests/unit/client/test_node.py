@@ -11,7 +11,7 @@ import pytest
 from tests.fixed_membership import FixedMembership
 from tests.twin_0132.client import ClientNode0132
 from tests.unit.client.desk import A, B, Desk, failures, foreign, submit
-from waltz_core.base.edge import Closed, Dialed, Received, Report, Writable, ZkState, ZkStateChanged
+from waltz_core.base.edge import Closed, Dialed, Level, Received, Report, Writable, ZkState, ZkStateChanged
 from waltz_core.base.ids import make_req_id, req_sequence
 from waltz_core.base.outbox import Emits
 from waltz_core.client.calls import (
@@ -493,7 +493,7 @@ def test_a_partition_that_is_not_open_yet_is_asked_again() -> None:
     assert desk.node.status(0, desk.now).phase is Phase.MOUNTING
 
 
-@pytest.mark.parametrize("code", [ErrorCode.NOT_READY, ErrorCode.NOT_SERVED])
+@pytest.mark.parametrize("code", [ErrorCode.NOT_READY, ErrorCode.NOT_SERVED, ErrorCode.OVERLOADED])
 def test_a_server_without_a_quorum_is_asked_again_after_a_pause(code: ErrorCode) -> None:
     desk = Desk()
     desk.step(ReadMark(0, "a"))
@@ -506,6 +506,41 @@ def test_a_server_without_a_quorum_is_asked_again_after_a_pause(code: ErrorCode)
     assert desk.send(ErrorResponse(question.req_id, code, "late"), kind=RPC) == []
     (again,) = desk.take(RPC)
     assert desk.send(HighWaterMarkResponse(again.req_id, 3), kind=RPC) == [MarkRead(0, 3, ("a", "b"))]
+
+
+def test_a_mark_that_is_refused_is_refused_to_those_who_asked_before_the_question() -> None:
+    desk = Desk()
+    desk.step(Open(0, None, False), ReadMark(0, "a"))
+    desk.connect()
+    (first,) = desk.take(RPC)
+    desk.step(ReadMark(0, "b"))
+    refusal = ErrorResponse(first.req_id, ErrorCode.NOT_ALLOWED, "may not read")
+    told = desk.send(refusal, refusal, kind=RPC)
+    text = "a:1 refuses: may not read"
+    assert told == [MarkRead(0, -1, ("a",), refusal), Report(Level.WARNING, text)]
+    desk.step(ReadMark(0, "c"))
+    assert desk.take(RPC) == [], "it would say the same"
+    desk.wait(desk.settings.not_ready_ms)
+    (again,) = desk.take(RPC)
+    refusal = ErrorResponse(again.req_id, ErrorCode.NOT_ALLOWED, "may not read")
+    assert desk.send(refusal, kind=RPC) == [MarkRead(0, -1, ("b", "c"), refusal)]
+    desk.wait(desk.settings.not_ready_ms)
+    (tail,) = desk.take(RPC)
+    desk.send(HighWaterMarkResponse(tail.req_id, 3), kind=RPC)
+    assert [type(message) for message in desk.take()] == [MountRequest], "which has not given up"
+
+
+def test_nobody_is_asked_for_a_mark_once_all_who_wanted_it_were_refused() -> None:
+    desk = Desk()
+    desk.step(ReadMark(0, "a"))
+    desk.connect()
+    (question,) = desk.take(RPC)
+    desk.send(ErrorResponse(question.req_id, ErrorCode.NOT_ALLOWED, None), kind=RPC)
+    desk.wait(60_000)
+    assert [message for message in desk.take(RPC) if isinstance(message, HighWaterMarkRequest)] == []
+    desk.step(ReadMark(0, "b"))
+    (question,) = [message for message in desk.take(RPC) if isinstance(message, HighWaterMarkRequest)]
+    assert desk.send(HighWaterMarkResponse(question.req_id, 3), kind=RPC) == [MarkRead(0, 3, ("b",))]
 
 
 def test_a_mark_does_not_move_a_partition_that_has_begun() -> None:

@@ -25,6 +25,7 @@ from waltz_core.client.submit_calls import (
     MarkAnswered,
     MarkReached,
     MarkWanted,
+    NoMark,
     OutcomeUnknown,
     Send,
     StateUnreadable,
@@ -734,6 +735,18 @@ def test_everything_that_is_committed_by_now_is_waited_for() -> None:
     assert desk.tell(MarkAnswered(4)) == []
     assert desk.tell(ViewApplied(4)) == [MarkReached("b", 4)]
     assert desk.empty()
+
+
+def test_a_mark_that_is_refused_ends_those_who_waited_for_it() -> None:
+    desk = Desk(applied=3)
+    desk.begin("declines")
+    assert desk.tell(DecisionDeclined("declines", 3)) == [AskMark()]
+    assert desk.tell(MarkWanted("reads", None)) == []
+    assert desk.tell(MarkAnswered(None)) == [AskMark(), NoMark("declines")]
+    assert desk.tell(MarkAnswered(None)) == [NoMark("reads")]
+    assert desk.empty()
+    assert desk.tell(MarkWanted("again", None)) == [AskMark()]
+    assert desk.tell(MarkAnswered(3)) == [MarkReached("again", 3)]
 
 
 # ---- a paused partition ----------------------------------------------------------------------------------

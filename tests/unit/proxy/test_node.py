@@ -93,6 +93,20 @@ def test_the_mark_is_asked_for_anew_when_nothing_can_be_read_behind_it() -> None
     assert [type(message) for _, message in desk.asked] == asked
 
 
+def test_a_mark_that_is_refused_upstream_is_asked_for_again_after_a_pause() -> None:
+    desk = NodeDesk()
+    desk.join()
+    desk.connect()
+    conn, question = desk.take(messages.HighWaterMarkRequest)
+    desk.say(conn, messages.ErrorResponse(question.req_id, messages.ErrorCode.NOT_ALLOWED, "may not read"))
+    desk.asked.clear()
+    desk.step()
+    assert desk.asked == []
+    desk.now += 500
+    desk.step()
+    assert [type(message) for _, message in desk.asked] == [messages.HighWaterMarkRequest]
+
+
 def test_the_flush_of_a_mount_leaves_in_the_step_of_the_mount() -> None:
     desk = NodeDesk()
     upstream = desk.start()
