@@ -150,6 +150,7 @@ class SmallServer:
         self.loses: Callable[[Append], bool] = lambda request: False
         self.fails_reads: Callable[[int], bool] = lambda transaction_id: False
         self.tells_no_marks = False  # to a role that may not read
+        self.begins_at = 0  # the log of each partition
 
     # ---- connections ---------------------------------------------------------------------------
 
@@ -309,7 +310,9 @@ class SmallServer:
         ours = req_generation(message.req_id), conn.net_seq
         if key not in self.registered or ours > self.registered[key]:
             self.registered[key] = ours
-        if self._valid(conn, partition):
+        if message.client_mark < self.begins_at - 1:
+            conn.send(ErrorResponse(message.req_id, ErrorCode.BEFORE_START, f"begins at {self.begins_at}"))
+        elif self._valid(conn, partition):
             self.queues[partition].append((conn, message))
 
     def _valid(self, conn: ServerConn, partition: int) -> bool:
@@ -338,7 +341,8 @@ class SmallServer:
     def _read(self, conn: ServerConn, partition: int, message: TransactionDataRequest) -> None:
         wanted = message.transaction_id
         log = self.logs.get(partition)
-        if log is None or partition not in self.owned or wanted > log.mark or self.fails_reads(wanted):
+        known = log is not None and partition in self.owned and self.begins_at <= wanted <= log.mark
+        if log is None or not known or self.fails_reads(wanted):
             conn.send(TransactionDataResponse(message.req_id, wanted, False, error="not now"))
             return
         made = log.records[wanted]
@@ -351,6 +355,8 @@ class SmallServer:
             conn.send(ErrorResponse(message.req_id, ErrorCode.NOT_IMPLEMENTED, None))
         elif log is None or partition not in self.owned:
             conn.send(ErrorResponse(message.req_id, ErrorCode.NOT_SERVED, None))
+        elif message.first_id < self.begins_at:
+            conn.send(ErrorResponse(message.req_id, ErrorCode.BEFORE_START, f"begins at {self.begins_at}"))
         else:
             ids = range(message.first_id, min(message.last_id, log.mark, message.first_id + self.window) + 1)
             sound = list(takewhile(lambda one: not self.fails_reads(one), ids))

@@ -659,6 +659,31 @@ async def test_payloads_can_be_left_out_and_fetched() -> None:
         assert client._reads._slots == {}
 
 
+@pytest.mark.parametrize("prefetch", [2, 10])
+async def test_payloads_that_are_given_up_before_they_are_read_end_who_waits_for_them(prefetch: int) -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        cluster.view.names = True
+        server = cluster.nodes[0].server
+        cluster.commit(0, [b"%d" % number for number in range(20)])
+        with trio.fail_after(30):
+            async with client.feed(0, after=-1, prefetch=0) as feed:
+                bare = [await anext(feed) for _ in range(3)]
+            read = []
+            async with client.feed(0, after=-1, prefetch=prefetch) as feed:
+                with pytest.raises(waltz.BeforeStartError, match="partition 0: begins at 18"):
+                    async for txn in feed:
+                        read.append(txn.load())
+                        server.begins_at = 18
+            assert read == [b"%d" % number for number in range(len(read))]
+            assert len(read) < 18
+            with pytest.raises(waltz.BeforeStartError, match="begins at 18"):
+                await bare[1].fetch()
+            assert client._reads._slots == {}
+            async with client.feed(0, after=feed.mark) as feed:
+                with pytest.raises(waltz.BeforeStartError, match="begins at 18"):
+                    await anext(feed)
+
+
 async def test_a_payload_that_a_feed_and_a_fetch_wait_for_is_given_up_with_the_last_of_them() -> None:
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client, trio.open_nursery() as nursery:
         await client.ready([0])

@@ -270,6 +270,15 @@ class Fetched:
     payloads: list[tuple[int, Sequence[bytes]]]
 
 
+@record
+class Unfetchable:
+    """A payload that was asked for, and that nobody can give out any more: the storage nodes gave it up."""
+
+    partition: int
+    transaction_id: int
+    text: str  # what the server says of it
+
+
 class Phase(enum.Enum):
     """Where a partition stands."""
 
@@ -358,6 +367,7 @@ ForApplication: TypeAlias = (
     | Flushed
     | MarkRead
     | Fetched
+    | Unfetchable
     | StatusChanged
     | Carried
     | RecordsCarried

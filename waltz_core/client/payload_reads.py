@@ -1,4 +1,4 @@
-"""Payloads of one partition, many at a time and each once; reading never gives up.
+"""Payloads of one partition, many at a time and each once; reading never gives up what there is.
 
 ```
  wanted ──► waiting ──► in flight ──► arrived ──► delivered, with all that one read of the connection brought
@@ -9,6 +9,10 @@
 Requests need no mount. Consecutive ids go as one range where the server knows codec 5. An answer may hold fewer
 records; the rest is asked for again. What a server does not give out as a range is asked for one by one (*single*),
 whose rules then hold.
+
+There is one end of reading: what was *given up*, as the log begins behind it. Of a range the server says so for its
+first id; of a single payload it only says that it cannot be read. So an id is given up once both ways have failed, and
+a single one that has failed often is asked for as a range, too.
 """
 
 from __future__ import annotations
@@ -20,13 +24,15 @@ from itertools import takewhile
 
 from waltz_core.base.edge import Level, Report
 from waltz_core.base.id_set import IdSet
-from waltz_core.base.ids import ReqId, req_sequence
+from waltz_core.base.ids import req_sequence
 from waltz_core.base.log import Record
 from waltz_core.base.pending import Pending
-from waltz_core.client.calls import Fetched
+from waltz_core.client.calls import Fetched, Unfetchable
 from waltz_core.client.context import ClientContext
 from waltz_core.client.read_link import ReadLink
 from waltz_core.wire.client_messages import (
+    ErrorCode,
+    ErrorResponse,
     RecordRangeRequest,
     RecordRangeResponse,
     TransactionDataRequest,
@@ -47,6 +53,7 @@ class PayloadReads:
 
     __slots__ = (
         "_arrived",
+        "_before_start",
         "_failures",
         "_in_flight",
         "_link",
@@ -77,6 +84,7 @@ class PayloadReads:
         self._single: set[int] = set()  # ids that no range gave us
         self._paused: list[tuple[int, int]] = []  # heap of (when, transaction id)
         self._failures: dict[int, int] = {}
+        self._before_start: dict[int, str] = {}  # ids that are being asked for singly, and why no range gave them
         self._arrived: list[tuple[int, Sequence[bytes]]] = []  # (first id, payloads), to be delivered together
         self._progress_at = 0  # when a read was sent while none was under way, or answered
 
@@ -116,6 +124,7 @@ class PayloadReads:
         self._waiting.extendleft(reversed(list(self._in_flight.ranges())))
         self._in_flight.clear()
         self._singles.clear()
+        self._before_start.clear()
         self._ranges.forget(lambda asked: True)
 
     # ---- answers -----------------------------------------------------------------------------
@@ -128,6 +137,7 @@ class PayloadReads:
         self._progress_at = now
         if self._single:
             self._single.discard(transaction_id)
+        before_start = self._before_start.pop(transaction_id, None) if self._before_start else None
         if transaction_id not in self._wanted:
             self.send(now)
         elif response.success:
@@ -136,6 +146,9 @@ class PayloadReads:
             self._arrived.append((transaction_id, (response.data,)))
             if len(self._in_flight) * 2 <= self._settings.fetch_in_flight_max:
                 self.send(now)
+        elif before_start is not None:
+            self._give_up(transaction_id, before_start)
+            self.send(now)
         else:
             self._pause(now, transaction_id, response.error or "no reason given")
 
@@ -169,23 +182,40 @@ class PayloadReads:
         elif read:
             self._arrived.append((read.start, data))
         wanted.difference_update(read)
+        if self._failures:
+            for each in read:
+                self._failures.pop(each, None)
         if not read:
             self._single.update(ids)  # or the same would be asked again at once
         if count < len(ids):
             self._waiting.appendleft(ids[count:])
         self.send(now)
 
-    def range_refused(self, now: int, req_id: ReqId) -> bool:
+    def range_refused(self, now: int, error: ErrorResponse) -> bool:
         """A range cannot be read as a whole: its ids are asked for one by one. False if it is no range of ours."""
-        asked = self._ranges.take(req_sequence(req_id)) if self._link.is_ours(req_id) else None
+        asked = self._ranges.take(req_sequence(error.req_id)) if self._link.is_ours(error.req_id) else None
         if asked is None:
             return False
         ids = asked[0]
         self._in_flight.difference_update(ids)
-        self._single.update(ids)
-        self._waiting.appendleft(ids)
+        if error.code == ErrorCode.BEFORE_START and ids.start in self._failures:
+            self._give_up(ids.start, _text(error))
+            ids = ids[1:]
+        else:
+            if error.code == ErrorCode.BEFORE_START:
+                self._before_start[ids.start] = _text(error)
+            self._single.update(ids)
+        if ids:
+            self._waiting.appendleft(ids)
         self.send(now)
         return True
+
+    def _give_up(self, transaction_id: int, text: str) -> None:
+        """The log begins behind it: neither a range nor a read of it alone gives it out."""
+        self._failures.pop(transaction_id, None)
+        if transaction_id in self._wanted:
+            self._wanted.discard(transaction_id)
+            self._out.put(Unfetchable(self._partition, transaction_id, text))
 
     def deliver(self) -> None:
         """Hand on what has arrived, if anything."""
@@ -212,7 +242,8 @@ class PayloadReads:
                 continue
             in_flight.update(ids)
             room -= len(ids)
-            if len(ids) >= _RANGE_MIN:
+            often = ranges and self._failures.get(ids.start, 0) >= _COMPLAIN_AT and ids.start not in self._single
+            if often or len(ids) >= _RANGE_MIN:
                 req_id = self._link.req_id(self._ranges.ask((ids, now)))
                 link.send(RecordRangeRequest(req_id, ids.start, ids.stop - 1, len(ids), 0, False))
                 continue
@@ -292,6 +323,10 @@ def _ranges(ids: Iterable[int]) -> list[range]:
         else:
             made.append(range(transaction_id, transaction_id + 1))
     return made
+
+
+def _text(error: ErrorResponse) -> str:
+    return error.message or "the log begins later"
 
 
 def _payloads(records: Sequence[Record], count: int) -> list[bytes]:

@@ -81,7 +81,7 @@ class PartitionReads:
     def on_refused(self, now: int, error: ErrorResponse) -> bool:
         """The server refuses a request; False if it is none of ours."""
         req_id, later = error.req_id, error.code in (ErrorCode.NOT_READY, ErrorCode.NOT_SERVED)
-        if self.payloads.range_refused(now, req_id) or self.records.refused(now, req_id, None if later else error):
+        if self.payloads.range_refused(now, error) or self.records.refused(now, req_id, None if later else error):
             return True
         ended = self.marks.refused(now, req_id, later=later or error.code == ErrorCode.OVERLOADED)
         if ended is None:

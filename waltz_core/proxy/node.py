@@ -69,6 +69,7 @@ from waltz_core.client.calls import (
     ReadMark,
     RecordsCarried,
     StatusChanged,
+    Unfetchable,
 )
 from waltz_core.client.membership import ZkMembership
 from waltz_core.client.node import ClientEvent
@@ -290,7 +291,7 @@ class ProxyNode:
                 self._end(reason)
             case ZkGet() | ZkChildren() | ZkCreate() | ZkSet() | ZkDelete() | ZkMulti():
                 leaving.append(ToUpstream(effect))
-            case Committed() | Failed() | Flushed() | Fetched():
+            case Committed() | Failed() | Flushed() | Fetched() | Unfetchable():
                 raise AssertionError(f"nobody asked for {effect}")
             case _:
                 self._out.put(effect)

@@ -28,6 +28,7 @@ from waltz_core.client.calls import (
     PartitionStatus,
     RecordsCarried,
     StatusChanged,
+    Unfetchable,
 )
 from waltz_core.client.membership import Membership
 from waltz_core.client.node import ClientNode
@@ -301,6 +302,7 @@ class Client:
             Flushed: appends.on_flushed,
             Deliver: reads.on_deliver,
             Fetched: reads.on_fetched,
+            Unfetchable: reads.on_unfetchable,
             MarkRead: reads.on_mark_read,
             RecordsCarried: self._by_ids.on_records,
             StatusChanged: self._on_status_changed,

@@ -54,6 +54,7 @@ class Feed(AsyncForOnly):
         self._wake: trio.Event | None = None
         self._waited_for = False
         self._error: Exception | None = None
+        self._lost: Exception | None = None  # why a payload that it asked for will never come: those before it are here
         self._broken: Exception | None = None  # what `select` raised: nothing behind it is read
         self._open = False
 
@@ -140,6 +141,10 @@ class Feed(AsyncForOnly):
         self._error = error
         self._rouse()
 
+    def _on_lost(self, error: ClientError) -> None:
+        self._lost = error
+        self._rouse()
+
     def _rouse(self) -> None:
         if self._wake is not None:
             self._wake.set()
@@ -168,6 +173,8 @@ class Feed(AsyncForOnly):
             self._pass_markers()
             if self._here:
                 break
+            if self._lost is not None:
+                raise self._lost
             if self._broken is not None and not self._ahead.room_taken:
                 raise self._broken
             if self._error is not None and (not self._runs or self._reads.life.closing):

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import trio
 
-from waltz_core.base.errors import ClientError, FeedBusyError, PartitionUnavailableError
+from waltz_core.base.errors import BeforeStartError, ClientError, FeedBusyError, PartitionUnavailableError
 from waltz_core.client.calls import (
     Deliver,
     Fetch,
@@ -23,6 +23,7 @@ from waltz_core.client.calls import (
     Open,
     ReadMark,
     StopFeed,
+    Unfetchable,
 )
 from waltz_core.wire.client_messages import FeedData
 from waltz_trio.client.answers import Answers
@@ -37,6 +38,7 @@ class _Slot:
     def __init__(self) -> None:
         self.event = trio.Event()
         self.data: bytes | None = None
+        self.error: ClientError | None = None
 
 
 class Reader(Protocol):
@@ -58,6 +60,9 @@ class Reader(Protocol):
 
     def _fail(self, error: ClientError) -> None:
         """Nothing comes any more."""
+
+    def _on_lost(self, error: ClientError) -> None:
+        """A payload that it asked for will never come."""
 
 
 class Reads:
@@ -128,6 +133,16 @@ class Reads:
                         slot.data = data
                         slot.event.set()
 
+    def on_unfetchable(self, effect: Unfetchable) -> None:
+        """A payload was given up: whoever waits for it hears it."""
+        partition, transaction_id = effect.partition, effect.transaction_id
+        error, feed = BeforeStartError(partition, effect.text), self._feeds.get(partition)
+        if feed is not None and feed._waits_for(transaction_id):
+            feed._on_lost(error)
+        for slot in self._slots.pop((partition, transaction_id), ()):
+            slot.error = error
+            slot.event.set()
+
     def forget(self, partition: int, transaction_ids: Iterable[int]) -> None:
         """A feed has ended: what nobody else waits for is not read."""
         gone = tuple(each for each in transaction_ids if (partition, each) not in self._slots)
@@ -152,8 +167,10 @@ class Reads:
         try:
             await slot.event.wait()
         finally:
-            if slot.data is None:
+            if slot.data is None and slot.error is None:
                 self._forget_slot(partition, transaction_id, slot)
+        if slot.error is not None:
+            raise slot.error
         self.life.raise_if_ended(unless=slot.data is not None)
         assert slot.data is not None
         return slot.data

@@ -175,7 +175,11 @@ class Transaction:
             ) from error
 
     async def fetch(self) -> bytes:
-        """The raw payload, read from the server if it is not there yet. Waits as long as it takes."""
+        """The raw payload, read from the server if it is not there yet. Waits as long as it takes.
+
+        Raises:
+            BeforeStartError: it was freed before it was read.
+        """
         if self._data is None:
             assert self._fetch is not None
             self._data = await self._fetch(self.partition, self.id)

@@ -11,7 +11,7 @@ from tests.unit.client.desk import A, Desk
 from waltz_core.base.edge import CloseConn
 from waltz_core.base.ids import ReqId
 from waltz_core.base.log import Record
-from waltz_core.client.calls import Fetch, Fetched, Forget
+from waltz_core.client.calls import Fetch, Fetched, Forget, Unfetchable
 from waltz_core.client.link import Kind
 from waltz_core.client.settings import ClientSettings
 from waltz_core.wire.client_messages import (
@@ -20,6 +20,7 @@ from waltz_core.wire.client_messages import (
     RecordRangeRequest,
     RecordRangeResponse,
     TransactionDataRequest,
+    TransactionDataResponse,
 )
 
 RPC = Kind.RPC
@@ -117,6 +118,81 @@ def test_a_range_that_is_refused_is_asked_for_one_by_one(code: ErrorCode) -> Non
     singles = desk.take(RPC)
     assert [type(one) for one in singles] == [TransactionDataRequest] * 6
     assert [one.transaction_id for one in singles] == [*range(6)]
+
+
+def lost(desk: Desk, *, singles: bool = True) -> list[range]:
+    """The log begins later: ranges are refused, and payloads alone cannot be read; what was asked for."""
+    asked_for = []
+    for request in desk.take(RPC):
+        if isinstance(request, RecordRangeRequest):
+            asked_for.append(range(request.first_id, request.last_id + 1))
+            desk.send(ErrorResponse(request.req_id, ErrorCode.BEFORE_START, "begins at 500"), kind=RPC)
+        elif singles:
+            asked_for.append(range(request.transaction_id, request.transaction_id + 1))
+            failed = TransactionDataResponse(request.req_id, request.transaction_id, False, error="gone")
+            desk.send(failed, kind=RPC)
+    return asked_for
+
+
+def unfetchable(desk: Desk) -> list[int]:
+    told = [effect for effect in desk.told if isinstance(effect, Unfetchable)]
+    assert {effect.text for effect in told} <= {"begins at 500"}
+    return [effect.transaction_id for effect in told]
+
+
+def test_what_was_given_up_is_no_longer_asked_for_once_both_ways_of_reading_it_have_failed() -> None:
+    desk = reading([*range(6)])
+    assert lost(desk) == [range(6)]
+    assert unfetchable(desk) == [], "it may be read alone, from a cache"
+    assert lost(desk) == [range(one, one + 1) for one in range(6)]
+    assert unfetchable(desk) == [0]
+    desk.wait(10)
+    assert lost(desk) == [range(1, 6)]
+    assert lost(desk) == [range(2, 6)], "at once: each of these was read alone before"
+    while desk.sent.get((A, RPC)):
+        lost(desk)
+    desk.wait(10_000)
+    lost(desk)
+    desk.wait(10_000)
+    while desk.sent.get((A, RPC)):
+        lost(desk)
+        desk.wait(10_000)
+    assert unfetchable(desk) == [*range(6)]
+
+
+def test_of_few_payloads_that_cannot_be_read_the_server_is_asked_why() -> None:
+    desk = reading([3, 4, 9])
+    desk.wait(10_000)
+    for _ in range(20):
+        lost(desk)
+        desk.wait(10_000)
+    assert sorted(unfetchable(desk)) == [3, 4, 9]
+    assert desk.take(RPC) == []
+
+
+def test_a_payload_that_is_read_alone_was_not_given_up() -> None:
+    desk = reading([*range(4)])
+    lost(desk)
+    for request in desk.take(RPC):
+        one = request.transaction_id
+        desk.send(TransactionDataResponse(request.req_id, one, True, payload(one), signed_crc(payload(one))), kind=RPC)
+    assert fetched(desk) == [*range(4)]
+    assert unfetchable(desk) == []
+    desk.step(Fetch(0, (0,)))
+    lost(desk)
+    assert unfetchable(desk) == []
+
+
+def test_nobody_hears_of_a_payload_that_was_given_up_and_is_not_wanted_any_more() -> None:
+    desk = reading([*range(4)])
+    lost(desk)
+    desk.step(Forget(0, (0,)))
+    lost(desk)
+    assert unfetchable(desk) == []
+    desk.wait(10)
+    desk.step(Forget(0, range(4)))
+    lost(desk)
+    assert unfetchable(desk) == []
 
 
 def test_a_range_that_is_refused_once_the_partition_has_a_new_generation_is_asked_for_one_by_one() -> None:

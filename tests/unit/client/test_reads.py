@@ -85,10 +85,15 @@ def test_a_payload_that_cannot_be_read_is_asked_for_after_growing_pauses_and_rep
     bench = ReadsBench()
     payloads, now = bench.reads.payloads, NOW
     payloads.fetch(now, (3,))
-    pauses, reports = [], []
+    pauses: list[int] = []
+    reports = []
     for _ in range(8):
         effects, (request,) = bench.work()
         reports += effects
+        if len(pauses) >= 6:  # of a range the server says why
+            assert request == RecordRangeRequest(request.req_id, 3, 3, 1, 0, False)
+            assert bench.reads.on_refused(now, ErrorResponse(request.req_id, ErrorCode.CORRUPT, "lost"))
+            _, (request,) = bench.work()
         payloads.data_answered(now, data(request, success=False))
         due = payloads.again_at
         assert due is not None
