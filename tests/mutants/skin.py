@@ -1274,6 +1274,20 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_client.py",),
     ),
     Mutant(
+        "an int that no float holds is written where a float is read",
+        "waltz_trio.client.fitting",
+        "type(value) is float or (type(value) is int and -_FLOAT_MAX <= value <= _FLOAT_MAX)",
+        "type(value) in (float, int)",
+        ("tests/trio/test_values.py",),
+    ),
+    Mutant(
+        "a limit that no clock holds ends everybody's submits",
+        "client.waits",
+        "if limit < NEVER:",
+        'if limit < float("inf"):',
+        ("tests/unit/client/test_submitter.py",),
+    ),
+    Mutant(
         "who gives up a payload takes it from the feed",
         "waltz_trio.client.reads",
         "                if feed is None or not feed._waits_for(transaction_id):\n                    self.life.post(Forget(partition, (transaction_id,)))\n",

@@ -8,7 +8,7 @@ import enum
 import sys
 import uuid
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import msgspec
@@ -241,6 +241,25 @@ def test_messagepack_refuses_what_does_not_fit() -> None:
         MsgPack(Deposited).dumps(5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="amount"):
         MsgPack(Deposited).loads(MsgPack(None).dumps({"account": 7}))
+
+
+@pytest.mark.parametrize(
+    ("cls", "value", "other"),
+    [
+        (list[int], [1], ["x"]),
+        (dict[str, int], {"a": 1}, {"a": "x"}),
+        (int | None, None, "x"),
+        (int | None, 1, True),
+        (tuple[int, str], (1, "x"), ("x", 1)),
+        (Literal[1, 2], 2, 3),
+        (list[Deposited], [Deposited(7, Decimal(5))], [7]),
+    ],
+)
+def test_messagepack_carries_what_has_parameters(cls: Any, value: Any, other: Any) -> None:
+    codec = MsgPack(cls)
+    assert codec.loads(codec.dumps(value)) == value
+    with pytest.raises(TypeError):
+        codec.dumps(other)
 
 
 def test_protocol_buffers() -> None:

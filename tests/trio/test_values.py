@@ -7,8 +7,10 @@ import dataclasses
 import datetime
 import enum
 import json
+import math
 import pickle
 import random
+import sys
 import uuid
 import warnings
 from decimal import Decimal
@@ -298,6 +300,7 @@ def test_pauses_grow_up_to_their_cap() -> None:
         ({"factor": 0.5}, ValueError, "factor is from 1 to 1000, not 0.5"),
         ({"jitter": 2}, ValueError, "jitter is from 0 to 1, not 2"),
         ({"cap": -1}, ValueError, "cap is at least 0, not -1"),
+        ({"base": math.inf, "cap": math.inf}, ValueError, "base and cap are both infinite"),
     ],
 )
 def test_a_retry_that_has_no_limits_is_refused_when_it_is_made(
@@ -305,6 +308,13 @@ def test_a_retry_that_has_no_limits_is_refused_when_it_is_made(
 ) -> None:
     with pytest.raises(error, match=text):
         waltz.Retry(**limit)
+
+
+def test_limits_of_a_retry_may_be_as_large_as_a_float_can_be() -> None:
+    largest = sys.float_info.max
+    for base, cap in ((1, largest), (largest, largest), (largest, math.inf), (math.inf, largest)):
+        assert waltz.Retry(base=base, cap=cap, factor=1000, jitter=0).delay(70, random.Random()) == 10**12
+    assert waltz.Retry(base=math.inf, jitter=0).delay(1, random.Random()) == 5
 
 
 def test_limits_of_a_retry_may_be_of_any_real_type() -> None:
@@ -438,6 +448,7 @@ def test_bytes_and_text_in_their_places_are_carried(value: Any) -> None:
         (waltz.Json(dict[str, int]), {"account": "7"}, r"expected int, found '7' \(str\)"),
         (waltz.Json(list[int]), [1, 2.5], r"expected int, found 2.5 \(float\)"),
         (waltz.Json(Tree), attrs.evolve(TREE, leaves=[Leaf(1), leaf(None)]), "expected int, found None"),
+        (waltz.Json(list[float]), [1.5, 10**400], "too large to convert to float"),
         (waltz.Json(Hidden), Hidden(1), "unexpected keyword argument 'twice'"),
         (
             waltz.Json(dict),
@@ -600,6 +611,7 @@ MADE: tuple[Any, ...] = (
     *(Vat.NONE, Vat.FULL, Vat.PAIR, Sale(1, Vat.NONE), Sale(1, Vat.FULL), {Vat.FULL: 1}, {Colour.RED: Leaf(1)}),
     *(made(cls, n) for cls in CHECKED for n in (1, -1)),
     *(1, True, "x", "1", b"x", 1.5, None, Decimal(1), datetime.date(2026, 1, 2), datetime.datetime(2026, 1, 2), TREE),
+    *(1 << 53, -(1 << 53), (1 << 53) + 1, 10**400, [10**400], -(10**400)),
     *([1], [True], ["x"], [None], [1, 2.5], (1,), (1, "x"), (1, True), [b"x"], [[1], {"a": (1,)}], [{1: 1}]),
     *(
         {"a": 1},

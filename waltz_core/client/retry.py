@@ -16,6 +16,9 @@ class Chance(Protocol):
         """From 0 up to, but not including, 1."""
 
 
+NEVER = 10**12
+"""Seconds that nobody waits for: a longer time is cut, or none at all, and each fits a clock."""
+
 _BOUNDS = (
     ("attempts", 1, math.inf),
     ("base", 0, math.inf),
@@ -56,10 +59,12 @@ class Retry:
             if not least <= float(value) <= most:
                 bounds = f"at least {least}" if most == math.inf else f"from {least} to {most}"
                 raise ValueError(f"Retry: {name} is {bounds}, not {value!r}")
+        if self.base == self.cap == math.inf:
+            raise ValueError("Retry: base and cap are both infinite, so that no pause would end")
 
     def delay(self, attempt: int, rng: Chance) -> float:
         """The pause before attempt number `attempt` + 1."""
-        whole = min(self.cap, self.base * self.factor ** min(attempt - 1, 64))
+        whole = min(self.cap, self.base * self.factor ** min(attempt - 1, 64), NEVER)
         return whole * (1 - self.jitter * rng.random())
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import bisect
 import enum
-import math
 
 from waltz_core.client.gate import NO_MODES
-from waltz_core.client.retry import Retry
+from waltz_core.client.retry import NEVER, Retry
 from waltz_core.client.submit_calls import SubmitBegun
 
 _NEVER_AGAIN = Retry(attempts=1)
@@ -74,7 +73,7 @@ class Wait:
     def set_limit(self, now: int) -> None:
         """Give up so long after now, the begin of the first try, as its retry says."""
         limit = self.retry.give_up_after
-        if limit < math.inf:
+        if limit < NEVER:
             self.gives_up_at = now + int(limit * 1000)
 
 

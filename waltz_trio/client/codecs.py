@@ -135,7 +135,7 @@ class Json(Generic[T]):
 
     def dumps(self, value: T) -> bytes:
         """Compact JSON in UTF-8; TypeError or ValueError when the value does not fit."""
-        if self.cls is not None and not _is_a(value, self.cls):
+        if self.cls is not None and not is_a(value, self.cls):
             raise TypeError(f"expected {name_of(self.cls)}, found {shown(value)}")
         try:
             text = self._written(value)
@@ -311,11 +311,11 @@ def _plain_key(key: object) -> object:
 _encode = json.JSONEncoder(default=_to_plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
-def _is_a(value: object, wanted: Any) -> bool:
+def is_a(value: object, wanted: Any) -> bool:
     """Whether `value` may be written as a `wanted`: what `_checked` takes when it is read again."""
     cls = typing.get_origin(wanted) or wanted
     if cls in (typing.Union, types.UnionType):
-        return any(_is_a(value, part) for part in typing.get_args(wanted))
+        return any(is_a(value, part) for part in typing.get_args(wanted))
     if cls in (Any, object):
         return True
     if isinstance(value, bool):

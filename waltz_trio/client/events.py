@@ -12,8 +12,8 @@ from typing import Any, Generic, Literal, TypeVar, cast, overload
 import attrs
 
 from waltz_core.base.errors import UnknownHeaderError
-from waltz_trio.client.building import is_model
-from waltz_trio.client.codecs import Codec, Codecs, Json, as_header, listed_by_header, refuse_value_as_type
+from waltz_trio.client.building import is_model, name_of
+from waltz_trio.client.codecs import Codec, Codecs, Json, as_header, is_a, listed_by_header, refuse_value_as_type
 from waltz_trio.client.shown import shown
 from waltz_trio.client.values import Append, LockLike
 
@@ -167,8 +167,8 @@ class MsgPack(Generic[T]):
 
     def dumps(self, value: T) -> bytes:
         """MessagePack; TypeError when the value does not fit."""
-        if self.cls is not None and not isinstance(value, self.cls):
-            raise TypeError(f"expected {self.cls.__name__}, found {shown(value)}")
+        if self.cls is not None and not _may_be(value, self.cls):
+            raise TypeError(f"expected {name_of(self.cls)}, found {shown(value)}")
         plain: Any = value
         if is_model(type(value)):
             plain = plain.model_dump(mode="json")
@@ -185,6 +185,14 @@ class MsgPack(Generic[T]):
         value = self._decode(data)
         cls: Any = self.cls
         return cls.model_validate(value) if is_model(cls) else value
+
+
+def _may_be(value: object, wanted: Any) -> bool:
+    """False where a value is none of a type; of types that only msgspec knows, reading it again tells."""
+    try:
+        return is_a(value, wanted)
+    except TypeError:  # such as Annotated and Literal, which are no classes
+        return True
 
 
 class Protobuf(Generic[T]):

@@ -18,6 +18,7 @@ Fits = Callable[[Any], bool]
 
 _EXACT = (int, str, bool, bytes)
 _ITEMS = (list, tuple)
+_FLOAT_MAX = 1 << 53  # up to here a float is as good as an int; a far larger int is none at all
 
 
 @functools.cache
@@ -29,7 +30,7 @@ def fitting(wanted: Any) -> Fits:
     if wanted in _EXACT:
         return lambda value: type(value) is wanted
     if wanted is float:
-        return lambda value: type(value) in (float, int)
+        return lambda value: type(value) is float or (type(value) is int and -_FLOAT_MAX <= value <= _FLOAT_MAX)
     if wanted in (list, tuple, dict):
         return _plain
     if isinstance(wanted, type) and (attrs.has(wanted) or dataclasses.is_dataclass(wanted)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -181,6 +182,16 @@ def test_a_loss_gives_the_place_at_a_lock_to_others() -> None:
     assert desk.tell(ViewApplied(10)) == [Decide("a")]
     desk.tell(Withdrawn("a"))
     assert desk.empty()
+
+
+@pytest.mark.parametrize("retry", [Retry(give_up_after=1.7e308), Retry(base=1.7e308, cap=math.inf, jitter=0)])
+def test_times_that_no_clock_holds_are_limits_and_pauses_without_an_end(retry: Retry) -> None:
+    desk = Desk()
+    desk.begin("a", retry=retry)
+    desk.send("a")
+    assert desk.judge("a", Verdict.LOST) == []
+    assert desk.machine.deadline() is not None
+    assert desk.machine.waiting == 1
 
 
 def test_a_loss_is_repeated_after_a_pause() -> None:
