@@ -266,6 +266,8 @@ def test_a_read_that_fails_is_repeated_after_growing_pauses_and_reported() -> No
     assert [type(effect) for effect in told] == [Report]
     assert "no reason given" in told[0].text
     (request,) = desk.take(RPC)
+    desk.send(ErrorResponse(request.req_id, ErrorCode.CORRUPT, "asked as a range, it might say more"), kind=RPC)
+    (request,) = desk.take(RPC)
     assert desk.send(data(request, b"at last"), kind=RPC) == [Fetched(0, [(3, (b"at last",))])]
 
 
