@@ -84,7 +84,7 @@ class NodeDriver:
         self.end_reason = ""  # why it could not continue; empty after an ordinary end
         self.report = report or (lambda level, text: None)
         self._complaints = Complaints(self.report)
-        self._complain = self._complaints.put
+        self.complain = self._complaints.put
         self.pump: Pump[Any, Any] = Pump(machine, self._perform, name=name, recorded_batches=recorded_batches)
         self.post = self.pump.post
         self.post_all = self.pump.post_all
@@ -265,7 +265,7 @@ class NodeDriver:
 
     def surprised(self, peer: str, error: Exception) -> None:
         """Report an unexpected error, which has ended the connection with `peer`."""
-        self._complain(peer, f"the connection ended by an error in this process: {described(error)}")
+        self.complain(peer, f"the connection ended by an error in this process: {described(error)}")
 
     async def _dial(self, effect: Dial, scope: trio.CancelScope, reason: list[str]) -> None:
         pipe = None
@@ -301,7 +301,7 @@ class NodeDriver:
             channel = self._channels[conn]
             refusal = roles.access(names, channel.peer).host_problem(port)
             if refusal:
-                self._complain("", f"refused: {refusal}")
+                self.complain("", f"refused: {refusal}")
                 channel.close(f"the roles have changed: {refusal}")
                 channel.flush()
 
@@ -317,7 +317,7 @@ class NodeDriver:
             raise
         if refusal:
             pipe.close()
-            self._complain("", f"refused: {refusal}")
+            self.complain("", f"refused: {refusal}")
             raise DialError(refusal, untrusted=True)
         return pipe
 
@@ -329,10 +329,10 @@ class NodeDriver:
             silent = self._shaking.pop(oldest)
             self._accepted -= 1
             oldest.close()
-            self._complain(silent, "too many connections without a TLS handshake: the oldest are dropped")
+            self.complain(silent, "too many connections without a TLS handshake: the oldest are dropped")
         elif full:
             sock.close()
-            self._complain(peer, f"connection refused: {self._accepted} connections are open, the limit")
+            self.complain(peer, f"connection refused: {self._accepted} connections are open, the limit")
             return
         try:
             pipe = TlsPipe(sock, tls.context, server_side=True)  # which may read files that have changed
@@ -350,11 +350,11 @@ class NodeDriver:
             with trio.fail_after(self.limits.handshake_timeout):
                 await pipe.handshake()
         except trio.TooSlowError:
-            self._complain(peer, f"no TLS handshake within {self.limits.handshake_timeout:.0f} s")
+            self.complain(peer, f"no TLS handshake within {self.limits.handshake_timeout:.0f} s")
             return False
         except OSError as error:
             if pipe in self._shaking:
-                self._complain(peer, f"TLS handshake failed: {error.strerror or error}")
+                self.complain(peer, f"TLS handshake failed: {error.strerror or error}")
             return False
         except trio.ClosedResourceError:
             return False  # given up for others

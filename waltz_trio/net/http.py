@@ -34,6 +34,7 @@ from waltz_trio.base.background import first_of
 from waltz_trio.net.complaints import Complaints
 from waltz_trio.net.listener import accept_loop, bind
 from waltz_trio.net.pace import Drops, Turns, Work
+from waltz_trio.net.secured import SecuredStream
 from waltz_trio.net.tls import ServerTls, names_of
 
 _HEAD_MAX = 16_384  # bytes of request line and headers
@@ -235,7 +236,7 @@ class HttpServer:
         try:
             work = Work(self._turns, next(self._numbers), host_of(peer), lambda: self._delayed(peer))
             with scope, sock, work:  # closed even where the stream never came to be
-                async with await self._secured(sock, work) as stream:
+                async with await self._secured(sock, work, peer) as stream:
                     connection = _Connection(stream, peer, work, self._complain, self._refuse)
                     await self._requests(connection, sock)
         except Exception as error:  # one reader's failure ends one connection
@@ -254,14 +255,14 @@ class HttpServer:
             # A reader that goes away is no event.
             self._report(Level.ERROR, f"{peer}: the HTTP connection ended by an error in this process: {error!r}")
 
-    async def _secured(self, sock: socket, work: Work) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
+    async def _secured(self, sock: socket, work: Work, peer: str) -> trio.SocketStream | SecuredStream:
         plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         if self._tls is None:
             return plain
-        secure = trio.SSLStream(plain, self._tls.context, server_side=True, https_compatible=True)
+        secure = SecuredStream(plain, self._tls.context, lambda text: self._complain(peer, text))
         with trio.fail_after(_IDLE):
             await work.turn(HANDSHAKE)
-            await secure.do_handshake()
+            await secure.handshake()
         return secure
 
     async def _requests(self, connection: _Connection, sock: socket) -> None:
@@ -362,7 +363,7 @@ class _Connection:
 
     def __init__(
         self,
-        stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
+        stream: trio.SocketStream | SecuredStream,
         peer: str,
         work: Work,
         complain: Callable[[str, str], None],
@@ -374,7 +375,7 @@ class _Connection:
         self._stream = stream
         self._complain = complain
         # Trio's stream answers as the object that it wraps.
-        self._names = names_of(cast(ssl.SSLObject, stream)) if isinstance(stream, trio.SSLStream) else None
+        self._names = names_of(cast(ssl.SSLObject, stream.tls)) if isinstance(stream, SecuredStream) else None
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_MAX)
         self._head_only = False  # the answer is to a HEAD
         self._length: int | None = None  # of the body that its head announces
