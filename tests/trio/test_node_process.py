@@ -353,6 +353,8 @@ async def test_roles_that_have_changed_are_in_force_and_those_that_cannot_be_use
 
         (tmp_path / "roles.yml").write_text("no rules")
         assert await told("the changed roles cannot be used, the rules read before hold") is Level.WARNING
+        (tmp_path / "roles.yml").write_text("[{certificate: node, role: !!bool server}]")
+        assert await told("tag:yaml.org,2002:bool") is Level.WARNING
         (tmp_path / "roles.yml").write_text("[{certificate: node, role: server}, {certificate: new, role: admin}]")
         assert await told("the roles have changed") is Level.INFO
         process.cancel()
