@@ -342,6 +342,27 @@ async def test_a_peer_that_takes_nothing_is_dropped_in_the_end(nursery: trio.Nur
     assert "took no data" in closed.reason
 
 
+async def test_a_peer_that_takes_little_of_a_connection_that_we_have_closed_is_dropped_too(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    server, endpoint = await server_side(nursery, limits=NetLimits(stall_timeout=60, handshake_timeout=1e6))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as stream:
+        await trio.SSLStream(stream, context).do_handshake()
+        accepted = await server.machine.first(Accepted)
+        server.do(Send(accepted.conn, b"x" * 100_000_000), CloseConn(accepted.conn, "bad frame"))
+        began, taken = trio.current_time(), 0
+        with contextlib.suppress(trio.BrokenResourceError):
+            while server.driver._channels and trio.current_time() < began + 600:
+                await trio.sleep(10)
+                for _ in range(20):
+                    taken += len(await stream.receive_some(65_536))
+    assert trio.current_time() - began < 90
+    assert 1_000_000 < taken < 50_000_000
+    assert (await server.machine.first(Closed)).reason == "bad frame"
+
+
 async def test_more_unsent_bytes_than_allowed_end_the_connection(nursery: trio.Nursery) -> None:
     server, endpoint = await server_side(nursery, limits=NetLimits(unsent_max=10_000_000))
     with await trio.to_thread.run_sync(raw_tls, endpoint):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import math
 import socket
 import ssl
 import struct
@@ -188,6 +189,7 @@ class Channel:
     __slots__ = (
         "_chunks",
         "_cipher",
+        "_deadline",
         "_draining",
         "_overhead",
         "_owner",
@@ -218,6 +220,7 @@ class Channel:
         self._reason = ""
         self._untrusted = False
         self._touched = False
+        self._deadline = math.inf  # of what is left to send, once we close
         self._draining = False
         self._overhead = Overhead()
         self._paused = False
@@ -238,6 +241,8 @@ class Channel:
         if self._state is _State.OPEN:
             self._state = _State.CLOSING
             self._reason = reason
+            # Nobody counts it any more: a peer that takes a byte now and then must not keep it.
+            self._deadline = trio.current_time() + self._owner.limits.stall_timeout
             self.read(True)
             self._touch()
 
@@ -344,10 +349,13 @@ class Channel:
         limits = self._owner.limits
         try:
             while True:
-                with trio.move_on_after(limits.stall_timeout) as patience:
+                deadline = min(trio.current_time() + limits.stall_timeout, self._deadline)
+                with trio.CancelScope(deadline=deadline) as patience:
                     await self._pipe.writable()
                 if patience.cancelled_caught:
-                    self._fail(f"the peer took no data for {limits.stall_timeout:.0f} s")
+                    closing = self._state is _State.CLOSING
+                    text = self._reason if closing else f"the peer took no data for {limits.stall_timeout:.0f} s"
+                    self._fail(text)
                     return
                 if self._push():
                     break
