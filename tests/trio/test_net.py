@@ -24,7 +24,7 @@ import pytest
 import trio
 import trio.testing
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 from hypothesis import given
@@ -788,6 +788,60 @@ async def test_with_a_trust_store_on_both_sides_the_peer_has_a_role(nursery: tri
     await client.machine.first(Dialed)
 
     assert (await server.machine.first(Accepted)).names[0] == "client"
+
+
+def _with_a_name_that_is_no_text(directory: Path, ca: KeyPair) -> TlsSettings:
+    """Settings with a certificate that an authority has signed without looking at its DNS name."""
+    authority = x509.load_pem_x509_certificate(ca.certificate)
+    authority_key = serialization.load_pem_private_key(ca.key, None)
+    assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.UnrecognizedExtension(x509.ObjectIdentifier("2.5.29.17"), b"\x30\x05\x82\x03a\xff\xfe")
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "odd")]))
+        .issuer_name(authority.subject)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(name, critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    paths = written(directory, "odd", KeyPair(certificate.public_bytes(serialization.Encoding.PEM), secret))
+    trusted, _ = written(directory, "odd-ca", ca)
+    return TlsSettings(certificate=paths[0], key=paths[1], ca=trusted)
+
+
+async def test_a_certificate_with_a_name_that_is_no_text_is_a_failed_handshake(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    ca = make_ca("test authority")
+    odd = _with_a_name_that_is_no_text(tmp_path, ca)
+    server, endpoint = await server_side(nursery, signed(tmp_path, ca, "server"))
+    client = await client_side(nursery, endpoint, attrs.evolve(odd, verify=False))
+    await client.machine.first(Closed)
+
+    [line] = server.reports
+    assert "TLS handshake failed: its certificate cannot be read" in line
+    assert (server.machine.events, server.driver._channels, server.driver._accepted) == ([], {}, 0)
+
+    _, port = await server_side(nursery, odd)
+    dialing = await client_side(nursery, port, signed(tmp_path, ca, "client"))
+    closed = await dialing.machine.first(Closed)
+    assert closed.untrusted
+    assert "its certificate cannot be read" in closed.reason
+
+    said: list[str] = []
+    pages = HttpServer(lambda _: text(""), lambda _, line: said.append(line), ServerTls(signed(tmp_path, ca, "server")))
+    number = pages.listen("127.0.0.1", 0, "port")
+    nursery.start_soon(pages.run)
+    reader = await client_side(nursery, Endpoint("127.0.0.1", number), attrs.evolve(odd, verify=False))
+    await reader.machine.first(Closed)
+    assert [line.partition(": ")[2] for line in said] == [line.partition(": ")[2] for line in server.reports]
 
 
 async def test_a_client_without_certificate_of_the_authority_is_refused(nursery: trio.Nursery, tmp_path: Path) -> None:

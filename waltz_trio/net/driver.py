@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import resource
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from socket import socket
 from typing import Any
@@ -312,6 +313,9 @@ class NodeDriver:
         try:
             access = self._roles.access(names_of(pipe.tls), str(effect.endpoint))
             refusal = access.host_problem(effect.port)
+        except ssl.SSLError as error:
+            pipe.close()
+            raise DialError(f"TLS with {effect.endpoint} failed: {error}", untrusted=True) from error
         except BaseException:
             pipe.close()
             raise
@@ -370,10 +374,15 @@ class NodeDriver:
                 self._shaking.pop(pipe, None)
             if not shaken:
                 return
+            try:
+                names = names_of(pipe.tls)
+            except ssl.SSLError as error:
+                self.complain(peer, f"TLS handshake failed: {error}")
+                return
             self._last_conn += 1
             channel = Channel(self._last_conn, pipe, peer, self)
             self._channels[channel.conn] = channel
-            self.post(Accepted(channel.conn, port, peer, names_of(pipe.tls)))
+            self.post(Accepted(channel.conn, port, peer, names))
             await self._run_channel(channel)
         finally:
             if accepted:

@@ -28,7 +28,7 @@ from waltz_core.access.bodies import Bodies, Held
 from waltz_core.access.port_turns import CONNECTION, HANDSHAKE, PART, PARTS, PIECE, REQUEST, STREAM, cost_of
 from waltz_core.access.room import Room
 from waltz_core.access.web import host_of
-from waltz_core.base.edge import Level
+from waltz_core.base.edge import Level, Report
 from waltz_core.base.record import record
 from waltz_trio.base.background import first_of
 from waltz_trio.net.complaints import Complaints
@@ -251,9 +251,12 @@ class HttpServer:
     def _ended(self, peer: str, error: BaseException) -> None:
         if isinstance(error, trio.TooSlowError):
             self._complain(peer, f"too slow: the HTTP connection ended after {_IDLE:.0f} s without progress")
+        elif isinstance(error, ssl.SSLError):
+            self._complain(peer, f"TLS handshake failed: {error}")
         elif not isinstance(error, trio.BrokenResourceError | trio.ClosedResourceError | OSError):
             # A reader that goes away is no event.
-            self._report(Level.ERROR, f"{peer}: the HTTP connection ended by an error in this process: {error!r}")
+            text = f"{peer}: the HTTP connection ended by an error in this process: {error!r}"
+            self._complaints.take(Report(Level.ERROR, text, peer))
 
     async def _secured(self, sock: socket, work: Work, peer: str) -> trio.SocketStream | SecuredStream:
         plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
@@ -387,6 +390,7 @@ class _Connection:
 
     async def request(self) -> Request | Response | None:
         """The next request, the refusal of one that is not acceptable, or None at the end of the stream."""
+        self._head_only = False
         with trio.move_on_after(_IDLE):
             try:
                 event = await self._head()
@@ -475,13 +479,13 @@ class _Connection:
             began, drops.came = True, len(data) < size // 4
 
     def _parsed(self, event: h11.Request) -> Request:
+        self._head_only = event.method == b"HEAD"  # of a refusal, too: h11 sends no body then
         if event.http_version not in (b"1.0", b"1.1"):
             raise _BadRequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this port speaks HTTP/1.1")
         # h11 measures what is incomplete between two reads only.
         if len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers) > _HEAD_MAX:
             raise _BadRequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head of the request is too long")
         method, target = event.method.decode("ascii"), event.target.decode("ascii")
-        self._head_only = method == "HEAD"
         if not target.startswith(("/", "http://", "https://")):
             raise _BadRequestError(HTTPStatus.BAD_REQUEST, "the target of a request is a path, such as /health")
         try:

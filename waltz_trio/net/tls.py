@@ -240,8 +240,15 @@ def is_loopback(host: str) -> bool:
 
 
 def names_of(tls: ssl.SSLObject) -> tuple[str, ...]:
-    """Names in the peer's certificate, where one was asked for and verified: common name, then DNS names."""
-    certificate = tls.getpeercert()
+    """Names in the peer's certificate, where one was asked for and verified: common name, then DNS names.
+
+    Raises:
+        ssl.SSLError: a name is no text, though a trusted authority has signed it.
+    """
+    try:
+        certificate = tls.getpeercert()
+    except ValueError as error:
+        raise ssl.SSLError(ssl.SSL_ERROR_SSL, f"its certificate cannot be read: {error}") from error
     if not certificate:
         return ()
     subject = [str(pair[1]) for part in certificate.get("subject", ()) for pair in part if pair[0] == "commonName"]
