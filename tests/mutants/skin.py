@@ -17,9 +17,23 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "a certificate hides what is wrong behind its address",
         "access.complaints",
-        "owner = report.owner or host_of(report.peer)",
-        "owner = host_of(report.peer)",
+        "owner = report.owner or owner_of(report.peer)",
+        "owner = owner_of(report.peer)",
         ("tests/unit/access/test_complaints.py",),
+    ),
+    Mutant(
+        "each of very many addresses has a line",
+        "access.complaints",
+        "return self._new <= NEW_MAX",
+        "return True",
+        ("tests/unit/access/test_complaints.py",),
+    ),
+    Mutant(
+        "an IPv6 host counts as often as it has addresses",
+        "access.admission",
+        "return str(ipaddress.IPv6Network((int(address), _NETWORK), strict=False))",
+        "return host",
+        ("tests/unit/access/test_admission.py",),
     ),
     Mutant(
         "complaints of many addresses are kept without bound",

@@ -24,10 +24,10 @@ import attrs
 import h11
 import trio
 
+from waltz_core.access.admission import owner_of
 from waltz_core.access.bodies import Bodies, Held
 from waltz_core.access.port_turns import CONNECTION, HANDSHAKE, PART, PARTS, PIECE, REQUEST, STREAM, cost_of
 from waltz_core.access.room import Room
-from waltz_core.access.web import host_of
 from waltz_core.base.edge import Level, Report
 from waltz_core.base.record import record
 from waltz_trio.base.background import first_of
@@ -234,7 +234,7 @@ class HttpServer:
 
     async def _serve(self, sock: socket, scope: trio.CancelScope, peer: str) -> None:
         try:
-            work = Work(self._turns, next(self._numbers), host_of(peer), lambda: self._delayed(peer))
+            work = Work(self._turns, next(self._numbers), owner_of(peer), lambda: self._delayed(peer))
             with scope, sock, work:  # closed even where the stream never came to be
                 async with await self._secured(sock, work, peer) as stream:
                     connection = _Connection(stream, peer, work, self._complain, self._refuse)
@@ -302,7 +302,7 @@ class HttpServer:
 
     def _delayed(self, peer: str) -> None:
         """A request had to wait: who makes many of those has a line in the log."""
-        host = peer.rpartition(":")[0]
+        host = owner_of(peer)
         if len(self._delays) >= _ADDRESSES_MAX:
             self._delays.clear()
         self._delays[host] = self._delays.get(host, 0) + 1
