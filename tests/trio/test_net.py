@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import hashlib
 import itertools
 import math
@@ -1384,6 +1385,24 @@ async def test_peers_that_say_nothing_are_probed_for_a_minute_and_a_half_from_bo
                 await trio.lowlevel.checkpoint()
         assert probed_s(accepted[0]) == 90
         accepted[0].close()
+
+
+async def test_a_process_without_descriptors_says_why_it_accepts_nobody(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, endpoint = await server_side(nursery)
+    accept = socket.socket.accept
+
+    def exhausted(sock: socket.socket) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch, socket.create_connection((endpoint.host, endpoint.port)):
+        patch.setattr(socket.socket, "accept", exhausted)
+        await trio.sleep(0.5)
+        patch.setattr(socket.socket, "accept", accept)
+        [line] = server.reports
+    assert line.startswith("no connection can be accepted: Too many open files (the limit of this process is ")
+    assert "LimitNOFILE" in line
 
 
 async def test_a_burst_of_connections_is_accepted_a_few_at_a_time_between_the_turns_of_others() -> None:

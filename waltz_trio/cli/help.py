@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from waltz_core.base.errors import WaltzError
 from waltz_trio.base.durable import reason_of
+from waltz_trio.base.printable import printable
 from waltz_trio.cli import interruption, streams
 
 if TYPE_CHECKING:
@@ -202,7 +203,8 @@ def run(parser: Parser, words: Sequence[str]) -> int:
     except BrokenPipeError:
         raise  # the reader of our output is gone: no error to report, see `main`
     except UsageError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        text = printable(str(error), "\n")
+        print(f"Error: {text}", file=sys.stderr)
         return USAGE_STATUS
     except (WaltzError, OSError) as error:
         if isinstance(error, OSError) and error.filename == streams.OUTPUT:

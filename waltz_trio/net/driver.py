@@ -136,7 +136,7 @@ class NodeDriver:
     def serve(self, port: Port, sock: socket, tls: ServerTls) -> None:
         """Accept connections of one kind on a socket that listens already."""
         self._listeners.append(sock)
-        self._start(accept_loop, sock, functools.partial(self._on_connection, port, tls))
+        self._start(accept_loop, sock, functools.partial(self._on_connection, port, tls), None, self.complain)
 
     def stop_listening(self) -> None:
         """Accept nothing new."""

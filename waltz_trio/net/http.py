@@ -10,6 +10,7 @@ callers (`waltz_core.access.port_turns`); of addresses, as long as nobody knows 
 
 from __future__ import annotations
 
+import functools
 import html
 import itertools
 import json
@@ -230,7 +231,8 @@ class HttpServer:
                 self._room.came(sock)
                 nursery.start_soon(self._serve, sock, scope, peer)
 
-            await accept_loop(listening, accepted, lambda: self._turns.turn(_NEWCOMERS, "", CONNECTION))
+            turn = functools.partial(self._turns.turn, _NEWCOMERS, "", CONNECTION)
+            await accept_loop(listening, accepted, turn, self._complain)
 
     async def _serve(self, sock: socket, scope: trio.CancelScope, peer: str) -> None:
         try:
