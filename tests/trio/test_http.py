@@ -183,6 +183,7 @@ async def test_a_connection_serves_several_requests_also_pipelined(nursery: trio
         (b"GET /ping HTTP/1.1\r\nHost: h\r\nX : smuggled\r\n\r\n", 400, "illegal header line"),
         (b"GET /ping HTTP/1.1\r\nHost: h\r\nX: a\rSet-Cookie: b\r\n\r\n", 400, "illegal header"),
         (b"GET /ping HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", 400, "Content-Length"),
+        (b"GET /ping HTTP/1.1\r\nHost: h\r\nContent-Length: " + b"9" * 4_500 + b"\r\n\r\n", 400, "Content-Length"),
         (b"GET /ping%0d%0aX:y HTTP/1.1\r\nHost: h\r\n\r\n", 400, "control characters"),
         (b"GET /ping?" + b"&".join([b"a=b"] * 30) + b" HTTP/1.1\r\nHost: h\r\n\r\n", 400, "fields"),
         (b"GET http://[::1/ping HTTP/1.1\r\nHost: h\r\n\r\n", 400, "IPv6"),

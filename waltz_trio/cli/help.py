@@ -203,14 +203,13 @@ def run(parser: Parser, words: Sequence[str]) -> int:
     except BrokenPipeError:
         raise  # the reader of our output is gone: no error to report, see `main`
     except UsageError as error:
-        text = printable(str(error), "\n")
-        print(f"Error: {text}", file=sys.stderr)
+        print(f"Error: {error}", file=sys.stderr)
         return USAGE_STATUS
     except (WaltzError, OSError) as error:
         if isinstance(error, OSError) and error.filename == streams.OUTPUT:
             streams.abandon_output()
         for line in (f"Error: {reason_of(error)}", *getattr(error, "__notes__", ())):
-            print(line, file=sys.stderr)
+            print(printable(line, "\n"), file=sys.stderr)  # it may be the words of a peer
         return int(getattr(given, "failed", FAILED_STATUS))
     except BaseException as error:
         if not interruption.is_interruption(error):
