@@ -14,7 +14,6 @@ from waltz_core.base.errors import WaltzError
 from waltz_core.operations.findings import Finding
 from waltz_core.operations.page import Console, Page
 from waltz_core.operations.view import CertificateView, ClusterView
-from waltz_trio.base.log import described
 from waltz_trio.ports.gather import UNSEEN, gather, unseen
 from waltz_trio.ports.tool import Tool
 
@@ -55,7 +54,7 @@ class Watch:
             except (WaltzError, OSError) as error:
                 self._lost(Finding("unseen", str(error), "waltz doctor -c CONFIG"))
             except Exception as error:  # what others answer must not end the process that shows it
-                self._lost(Finding("unseen", f"an error in this process: {described(error)}", "waltz doctor -c CONFIG"))
+                self._lost(Finding("unseen", f"an error in this process: {error!r}", "waltz doctor -c CONFIG"))
             finally:
                 self._tool = None
             await trio.sleep(EVERY)

@@ -21,7 +21,6 @@ from waltz_core.wire.client_codec import EXTENDED
 from waltz_core.wire.client_messages import ErrorCode
 from waltz_core.wire.shared import AGE, AWAITED, STARTED, UNUSABLE, Condition, Statistic, Trouble
 from waltz_core.zookeeper.znodes import ServerDescriptor
-from waltz_trio.base.log import described
 from waltz_trio.net.dialer import DialError, dial_stream
 from waltz_trio.net.tls import ClientTls
 from waltz_trio.ports.admin import AdminClient, RefusedError
@@ -169,7 +168,7 @@ async def _limited(kind: str, node_max: float, ask: Callable[[AsyncExitStack], A
     except (WaltzError, OSError) as error:
         return str(error)
     except Exception as error:
-        return f"it answers what no {kind} answers: {described(error)}"
+        return f"it answers what no {kind} answers: {error!r}"
     return ""
 
 
