@@ -17,9 +17,23 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "a certificate hides what is wrong behind its address",
         "access.complaints",
-        "owner = report.owner or host_of(report.peer)",
-        "owner = host_of(report.peer)",
+        "owner = report.owner or owner_of(report.peer)",
+        "owner = owner_of(report.peer)",
         ("tests/unit/access/test_complaints.py",),
+    ),
+    Mutant(
+        "each of very many addresses has a line",
+        "access.complaints",
+        "return self._new <= NEW_MAX",
+        "return True",
+        ("tests/unit/access/test_complaints.py",),
+    ),
+    Mutant(
+        "an IPv6 host counts as often as it has addresses",
+        "access.admission",
+        "return str(ipaddress.IPv6Network((int(address), _NETWORK), strict=False))",
+        "return host",
+        ("tests/unit/access/test_admission.py",),
     ),
     Mutant(
         "complaints of many addresses are kept without bound",
@@ -71,10 +85,10 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_renewal.py",),
     ),
     Mutant(
-        "a file in the place of another is no change",
+        "a file whose mode has changed is the same",
         "waltz_trio.net.tls",
-        "return status.st_mtime_ns, status.st_size, status.st_ino",
-        "return status.st_mtime_ns, status.st_size, 0",
+        "return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino",
+        "return status.st_mtime_ns, 0, status.st_size, status.st_ino",
         ("tests/trio/test_renewal.py",),
     ),
     Mutant(
@@ -82,6 +96,13 @@ SKIN: tuple[Mutant, ...] = (
         "waltz_trio.net.tls",
         "        self._seen = _versions(settings)  # before the files are read: a change meanwhile is seen the next time\n        self._context = self._make()\n",
         "        self._context = self._make()\n        self._seen = _versions(settings)\n",
+        ("tests/trio/test_renewal.py",),
+    ),
+    Mutant(
+        "certificates that could not be used once are never tried again",
+        "waltz_trio.net.tls",
+        "(seen != self._failed or time.monotonic() >= self._again)",
+        "seen != self._failed",
         ("tests/trio/test_renewal.py",),
     ),
     Mutant(

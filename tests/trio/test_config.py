@@ -224,3 +224,28 @@ def test_the_pace_beside_a_client_that_waits_is_the_one_of_the_file() -> None:
     assert faster.partition(0).append_pace == 80
     proxy = {**keys, "server.appendPace": 80, "proxy.upstream.root": "/y"}
     assert proxy_settings(Config(proxy, "x"), lambda text: None).server.machine.partition(0).append_pace == 80
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("server.port: !!bool client", "is no valid YAML"),
+        ('server.port: !!int ""', "is no valid YAML"),
+        ("server.port: !!timestamp x", "is no valid YAML"),
+        ("!!timestamp x: 1", "is no valid YAML"),
+        ("server.port: " + "9" * 5_000, "is no valid YAML"),
+        ("server.port: '" + "9" * 5_000 + "'", "server.port: "),
+        ("server.port: 0x" + "f" * 5_000, "server.port: "),
+        ("cluster.root: 0x" + "f" * 5_000, "cluster.root: "),
+        ("gateway.topics: [{name: a, cluster: b, partitions: 010}]", "line 1: 010 is another number in YAML"),
+        ("gateway.topics:\n- {name: a, cluster: b, partitions: 1:30}", "line 2: 1:30 is another number in YAML"),
+    ],
+)
+def test_a_file_with_values_that_yaml_cannot_make_is_a_config_error(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Config.parse(text).items("gateway.topics")
+
+
+def test_a_list_that_holds_itself_is_refused() -> None:
+    with pytest.raises(ConfigError, match="recursive"):
+        Config.parse("gateway.topics: &topics [{name: a, partitions: 8}, *topics]")

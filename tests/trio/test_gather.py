@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 import trio
+import trio.testing
 
 from waltz_core.base.edge import Accepted, Closed, Port, Received, Send
 from waltz_core.base.ids import Endpoint
+from waltz_core.base.log import SessionInfo
 from waltz_core.operations.findings import Finding
+from waltz_core.operations.page import Console
 from waltz_core.operations.view import ServerView
+from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import client_messages as messages
+from waltz_core.wire.admin_codec import VERSIONS as ADMIN_VERSIONS
 from waltz_core.wire.client_codec import VERSIONS
-from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
-from waltz_core.wire.shared import AccessLevel, Trouble
+from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, Connection
+from waltz_core.wire.shared import STARTED, AccessLevel, Statistic, Trouble
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_core.zookeeper.store_metadata import add_storage_node
 from waltz_core.zookeeper.znodes import ServerDescriptor, encode_server_descriptor
 from waltz_trio.base.pump import wall_offset_ms
 from waltz_trio.cli import doctor
 from waltz_trio.cli.options import Arguments
+from waltz_trio.console.watch import Watch
 from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.driver import NodeDriver
@@ -356,3 +363,106 @@ async def test_a_tool_asks_a_server_for_nothing_that_its_codec_has_no_words_for(
                 else:
                     with suppress(RefusedError):
                         await ask(port)
+
+
+class OddNode:
+    """A machine that answers at the admin port of a storage node, with the answers of a test for some requests."""
+
+    def __init__(self, answers: Mapping[type, Callable[[int], admin.AdminMessage]]) -> None:
+        self._answers: dict[type, Callable[[int], admin.AdminMessage]] = {
+            admin.AdminOpenRequest: admin.AdminSuccessResponse,
+            admin.AssignedPartitionStatusRequest: lambda seq: admin.AssignedPartitionStatusResponse(seq, ((0, True),)),
+            admin.StatisticsRequest: lambda seq: admin.StatisticsResponse(seq, 0, ()),
+            **answers,
+        }
+        self._conns: dict[int, Connection[admin.AdminMessage]] = {}
+
+    def deadline(self) -> int | None:
+        return None
+
+    def step(self, now: int, events: Sequence[object], out: list[object]) -> None:
+        for event in events:
+            match event:
+                case Accepted(conn=conn):
+                    self._conns[conn] = Connection(ADMIN_PROTOCOL, "odd", ADMIN_VERSIONS)
+                    out.append(Send(conn, self._conns[conn].hello()))
+                case Received(conn=conn, data=data):
+                    requests: list[admin.AdminMessage] = []
+                    self._conns[conn].receive(data, requests)
+                    answers = bytearray()
+                    for request in requests:
+                        self._conns[conn].encode(self._answers[type(request)](request.seq_num), answers)
+                    out.append(Send(conn, bytes(answers)))
+
+
+@pytest.mark.parametrize(
+    ("answers", "problem"),
+    [
+        ({admin.AssignedPartitionStatusRequest: admin.AdminSuccessResponse}, "unexpected answer AdminSuccessResponse"),
+        ({admin.StatisticsRequest: admin.AdminSuccessResponse}, "unexpected answer AdminSuccessResponse"),
+        (
+            {
+                admin.ReplicaStateRequest: lambda seq: admin.ReplicaStateResponse(
+                    seq, 0, SessionInfo(1, -1, -1), 1, -1, 0, -1, 77, (), None
+                )
+            },
+            "it answers what no storage node answers: ValueError",
+        ),
+        (
+            {
+                admin.AssignedPartitionStatusRequest: lambda seq: admin.AssignedPartitionStatusResponse(seq, ()),
+                admin.StatisticsRequest: lambda seq: admin.StatisticsResponse(
+                    seq,
+                    0,
+                    (
+                        Statistic("access-level", -1, math.nan),
+                        Statistic(STARTED, -1, math.inf),
+                        Statistic("disk-reserve-bytes", -1, math.nan),
+                        Statistic("disk-free-bytes", -1, 5.0),
+                    ),
+                ),
+            },
+            "",
+        ),
+    ],
+    ids=["another answer", "another answer later", "a condition that is none", "figures that are none"],
+)
+async def test_a_node_with_odd_answers_ends_no_look(
+    nursery: trio.Nursery, answers: Mapping[type, Callable[[int], admin.AdminMessage]], problem: str
+) -> None:
+    driver = NodeDriver(OddNode(answers), name="odd")
+    await nursery.start(driver.run)
+    sock = bind("127.0.0.1", 0, "storage.admin.port")
+    port = int(sock.getsockname()[1])
+    driver.serve(Port.ADMIN, sock, ServerTls(TlsSettings()))
+    with trio.fail_after(30):
+        async with open_embedded_znodes() as znodes, open_znode_client(znodes) as zk:
+            await create_cluster(zk, PATHS, "test", 1)
+            await change_store(zk, PATHS, lambda maps, _: add_storage_node(maps, "127.0.0.1:1", 0, port))
+            tool = Tool(
+                zk, PATHS, await read_store_params(zk, PATHS), ClientTls(TlsSettings(verify=False)), NetLimits()
+            )
+            view = await gather(tool, certificates=False)
+    [node] = view.storages
+    if problem:
+        assert problem in node.admin_problem
+    else:
+        assert (node.admin_problem, node.access_level, node.disk_free) == ("", None, 5)
+    Console(ROOT).look(view, 1_000)
+
+
+async def test_a_mistake_of_the_console_is_shown_in_it_and_ends_no_server(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    @asynccontextmanager
+    async def broken() -> AsyncIterator[Tool]:
+        raise RuntimeError("nobody thought of this")
+        yield
+
+    watch = Watch(broken, Console(ROOT))
+    nursery.start_soon(watch.run)
+    with watch.viewing():
+        page = json.loads(await watch.after(0))
+        await watch.after(watch.number)  # it looks again
+
+    assert "nobody thought of this" in json.dumps(page)

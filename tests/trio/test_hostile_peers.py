@@ -118,11 +118,11 @@ async def test_what_nobody_expected_ends_one_connection_and_names_its_peer(
     server, endpoint = await server_side(nursery)
     real = Channel._decrypt
 
-    def surprise(self: Channel) -> tuple[bytes, bool]:
-        data, ended = real(self)
+    def surprise(self: Channel, taken: memoryview) -> tuple[bytes, bool, memoryview]:
+        data, ended, rest = real(self, taken)
         if data == b"trigger":
             raise RuntimeError("nobody thought of this")
-        return data, ended
+        return data, ended, rest
 
     monkeypatch.setattr(Channel, "_decrypt", surprise)
     bad = await client_side(nursery, endpoint)

@@ -115,6 +115,51 @@ async def test_head_gives_the_head_only(nursery: trio.Nursery) -> None:
     assert answer.endswith(b"\r\n\r\n")
 
 
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"HEAD / HTTP/1.2\r\nHost: h\r\n\r\n", 505),
+        (b"HEAD /" + b"a" * 16_380 + b" HTTP/1.1\r\nHost: h\r\n\r\n", 431),
+        (b"HEAD * HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+    ],
+)
+async def test_the_refusal_of_a_head_is_the_head_only_and_no_error(
+    nursery: trio.Nursery, request_: bytes, status: int
+) -> None:
+    said: list[tuple[Level, str]] = []
+    server = HttpServer(lambda request: text("pong\n"), lambda level, line: said.append((level, line)))
+    port = server.listen("127.0.0.1", 0, "port")
+    nursery.start_soon(server.run)
+
+    answer = await exchange(port, request_)
+
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert answer.endswith(b"\r\n\r\n")
+    assert [level for level, _ in said] == [Level.WARNING]
+
+
+async def test_a_refusal_behind_a_head_has_its_body(nursery: trio.Nursery) -> None:
+    port = await serve(nursery)
+    answer = await exchange(port, b"HEAD /ping HTTP/1.1\r\nHost: h\r\n\r\nGARBAGE\r\n\r\n")
+    assert answer.endswith(b"</html>\n")
+
+
+async def test_a_mistake_in_this_process_is_one_line_for_a_peer_that_repeats_it(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[tuple[Level, str]] = []
+    server = HttpServer(lambda request: text("pong\n"), lambda level, line: said.append((level, line)))
+    monkeypatch.setattr(HttpServer, "_requests", lambda *_: 1 / 0)
+    port = server.listen("127.0.0.1", 0, "port")
+    nursery.start_soon(server.run)
+
+    for _ in range(5):
+        await exchange(port, b"")
+
+    [(level, line)] = said
+    assert (level, "ZeroDivisionError" in line) == (Level.ERROR, True)
+
+
 async def test_a_connection_serves_several_requests_also_pipelined(nursery: trio.Nursery) -> None:
     request = b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n"
     last = b"GET /ping HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
@@ -138,6 +183,7 @@ async def test_a_connection_serves_several_requests_also_pipelined(nursery: trio
         (b"GET /ping HTTP/1.1\r\nHost: h\r\nX : smuggled\r\n\r\n", 400, "illegal header line"),
         (b"GET /ping HTTP/1.1\r\nHost: h\r\nX: a\rSet-Cookie: b\r\n\r\n", 400, "illegal header"),
         (b"GET /ping HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", 400, "Content-Length"),
+        (b"GET /ping HTTP/1.1\r\nHost: h\r\nContent-Length: " + b"9" * 4_500 + b"\r\n\r\n", 400, "Content-Length"),
         (b"GET /ping%0d%0aX:y HTTP/1.1\r\nHost: h\r\n\r\n", 400, "control characters"),
         (b"GET /ping?" + b"&".join([b"a=b"] * 30) + b" HTTP/1.1\r\nHost: h\r\n\r\n", 400, "fields"),
         (b"GET http://[::1/ping HTTP/1.1\r\nHost: h\r\n\r\n", 400, "IPv6"),

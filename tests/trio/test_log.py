@@ -41,6 +41,19 @@ def test_a_report_is_one_line_with_time_level_and_name() -> None:
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING server-0: hello\\r\\n2024", line)
 
 
+def test_what_a_terminal_or_a_reader_of_lines_would_follow_is_escaped() -> None:
+    stream = io.StringIO()
+    log.set_up("info", stream)
+    report = log.reporter("server-0")
+
+    report(Level.WARNING, "\x1b]0;x\x07\x1b[2J \x85\u2028\x0b\t \u202eright \udc80 a\\b")
+    report(Level.WARNING, "Zoë → C:\\b")
+
+    first, second = stream.getvalue().splitlines()
+    assert first.endswith(r"server-0: \x1b]0;x\x07\x1b[2J \x85\u2028\x0b\t \u202eright \udc80 a\\b")
+    assert second.endswith("server-0: Zoë → C:\\b")
+
+
 def test_libraries_are_heard_from_warnings_on() -> None:
     stream = io.StringIO()
     log.set_up("info", stream)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import hashlib
 import itertools
 import math
@@ -24,7 +25,7 @@ import pytest
 import trio
 import trio.testing
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 from hypothesis import given
@@ -340,6 +341,27 @@ async def test_a_peer_that_takes_nothing_is_dropped_in_the_end(nursery: trio.Nur
         closed = await server.machine.first(Closed)
 
     assert "took no data" in closed.reason
+
+
+async def test_a_peer_that_takes_little_of_a_connection_that_we_have_closed_is_dropped_too(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    server, endpoint = await server_side(nursery, limits=NetLimits(stall_timeout=60, handshake_timeout=1e6))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as stream:
+        await trio.SSLStream(stream, context).do_handshake()
+        accepted = await server.machine.first(Accepted)
+        server.do(Send(accepted.conn, b"x" * 100_000_000), CloseConn(accepted.conn, "bad frame"))
+        began, taken = trio.current_time(), 0
+        with contextlib.suppress(trio.BrokenResourceError):
+            while server.driver._channels and trio.current_time() < began + 600:
+                await trio.sleep(10)
+                for _ in range(20):
+                    taken += len(await stream.receive_some(65_536))
+    assert trio.current_time() - began < 90
+    assert 1_000_000 < taken < 50_000_000
+    assert (await server.machine.first(Closed)).reason == "bad frame"
 
 
 async def test_more_unsent_bytes_than_allowed_end_the_connection(nursery: trio.Nursery) -> None:
@@ -767,6 +789,60 @@ async def test_with_a_trust_store_on_both_sides_the_peer_has_a_role(nursery: tri
     await client.machine.first(Dialed)
 
     assert (await server.machine.first(Accepted)).names[0] == "client"
+
+
+def _with_a_name_that_is_no_text(directory: Path, ca: KeyPair) -> TlsSettings:
+    """Settings with a certificate that an authority has signed without looking at its DNS name."""
+    authority = x509.load_pem_x509_certificate(ca.certificate)
+    authority_key = serialization.load_pem_private_key(ca.key, None)
+    assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.UnrecognizedExtension(x509.ObjectIdentifier("2.5.29.17"), b"\x30\x05\x82\x03a\xff\xfe")
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "odd")]))
+        .issuer_name(authority.subject)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(name, critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    paths = written(directory, "odd", KeyPair(certificate.public_bytes(serialization.Encoding.PEM), secret))
+    trusted, _ = written(directory, "odd-ca", ca)
+    return TlsSettings(certificate=paths[0], key=paths[1], ca=trusted)
+
+
+async def test_a_certificate_with_a_name_that_is_no_text_is_a_failed_handshake(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    ca = make_ca("test authority")
+    odd = _with_a_name_that_is_no_text(tmp_path, ca)
+    server, endpoint = await server_side(nursery, signed(tmp_path, ca, "server"))
+    client = await client_side(nursery, endpoint, attrs.evolve(odd, verify=False))
+    await client.machine.first(Closed)
+
+    [line] = server.reports
+    assert "TLS handshake failed: its certificate cannot be read" in line
+    assert (server.machine.events, server.driver._channels, server.driver._accepted) == ([], {}, 0)
+
+    _, port = await server_side(nursery, odd)
+    dialing = await client_side(nursery, port, signed(tmp_path, ca, "client"))
+    closed = await dialing.machine.first(Closed)
+    assert closed.untrusted
+    assert "its certificate cannot be read" in closed.reason
+
+    said: list[str] = []
+    pages = HttpServer(lambda _: text(""), lambda _, line: said.append(line), ServerTls(signed(tmp_path, ca, "server")))
+    number = pages.listen("127.0.0.1", 0, "port")
+    nursery.start_soon(pages.run)
+    reader = await client_side(nursery, Endpoint("127.0.0.1", number), attrs.evolve(odd, verify=False))
+    await reader.machine.first(Closed)
+    assert [line.partition(": ")[2] for line in said] == [line.partition(": ")[2] for line in server.reports]
 
 
 async def test_a_client_without_certificate_of_the_authority_is_refused(nursery: trio.Nursery, tmp_path: Path) -> None:
@@ -1309,6 +1385,24 @@ async def test_peers_that_say_nothing_are_probed_for_a_minute_and_a_half_from_bo
                 await trio.lowlevel.checkpoint()
         assert probed_s(accepted[0]) == 90
         accepted[0].close()
+
+
+async def test_a_process_without_descriptors_says_why_it_accepts_nobody(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, endpoint = await server_side(nursery)
+    accept = socket.socket.accept
+
+    def exhausted(sock: socket.socket) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch, socket.create_connection((endpoint.host, endpoint.port)):
+        patch.setattr(socket.socket, "accept", exhausted)
+        await trio.sleep(0.5)
+        patch.setattr(socket.socket, "accept", accept)
+        [line] = server.reports
+    assert line.startswith("no connection can be accepted: Too many open files (the limit of this process is ")
+    assert "LimitNOFILE" in line
 
 
 async def test_a_burst_of_connections_is_accepted_a_few_at_a_time_between_the_turns_of_others() -> None:

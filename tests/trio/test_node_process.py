@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import attrs
 import pytest
@@ -353,8 +354,22 @@ async def test_roles_that_have_changed_are_in_force_and_those_that_cannot_be_use
 
         (tmp_path / "roles.yml").write_text("no rules")
         assert await told("the changed roles cannot be used, the rules read before hold") is Level.WARNING
+        (tmp_path / "roles.yml").write_text("[{certificate: node, role: !!bool server}]")
+        assert await told("tag:yaml.org,2002:bool") is Level.WARNING
         (tmp_path / "roles.yml").write_text("[{certificate: node, role: server}, {certificate: new, role: admin}]")
         assert await told("the roles have changed") is Level.INFO
+
+        def unreadable(path: str) -> NoReturn:
+            raise ConfigError("for a moment")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(waltz_trio.node.process, "read_roles", unreadable)
+            (tmp_path / "roles.yml").write_text("[{certificate: node, role: server}]")
+            await told("for a moment")
+            await trio.sleep(0.1)
+        said.clear()
+        assert await told("the roles have changed") is Level.INFO
+        assert not any("for a moment" in text for _, text in said)
         process.cancel()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 import tempfile
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -141,6 +142,46 @@ def test_an_absent_file_leaves_what_was_read(tmp_path: Path) -> None:
     assert tls.context is before
     assert len(said) == 1
     assert f"ssl.ca: cannot read {settings.ca}" in said[0]
+
+
+def test_files_that_could_not_be_used_for_a_moment_are_tried_again_though_they_look_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    ca = make_ca("authority")
+    tls = ServerTls(signed(tmp_path, ca, "server"), lambda level, text: said.append(text))
+    before = tls.context
+    now, asked = 1_000.0, 0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def full(**options: object) -> None:
+        nonlocal asked
+        asked += 1
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkstemp", full)
+        signed(tmp_path, ca, "server")
+        for _ in range(3):
+            assert tls.context is before
+        now += 1.5
+        assert tls.context is before
+    assert asked == 2
+    assert tls.context is before
+    now += 1.5
+    assert tls.context is not before
+    assert [line.partition(": ")[2].partition(",")[0] for line in said] == [
+        "changed files cannot be used",
+        "changed files are in use for new connections",
+    ]
+
+
+def test_another_mode_of_a_file_is_a_change(tmp_path: Path) -> None:
+    path = tmp_path / "key.pem"
+    path.write_bytes(b"key")
+    before = version(str(path))
+    path.chmod(0o640)
+    assert version(str(path)) != before
 
 
 async def test_an_authority_whose_file_is_empty_while_it_is_written_ends_nothing(

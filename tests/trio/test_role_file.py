@@ -72,6 +72,51 @@ def test_a_file_that_cannot_be_used_is_named_with_the_key(tmp_path: Path) -> Non
             read_roles(str(path))
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "certificate: a, role: !!bool client",
+        'certificate: a, role: client, read: !!int ""',
+        "certificate: !!timestamp x, role: client",
+        "certificate: a, role: client, read: " + "9" * 5_000,
+        "certificate: a, role: client, read: '0-" + "9" * 5_000 + "'",
+        "certificate: 2024-99-99, role: 2024-99-99",
+        "certificate: a, role: client, read: 1:30",
+        "certificate: a, role: client, read: 0x10",
+        "certificate: a, role: client, read: 1_0",
+        "certificate: a, role: client, read: true",
+        "certificate: a, role: client, write: [1]",
+        "certificate: a, role: client, write: ",
+        "certificate: ~, role: client",
+        "certificate: null, role: client",
+        "certificate: !!binary x, role: client",
+        "[a]: b, role: client",
+    ],
+)
+def test_a_file_whose_rules_are_none_is_a_config_error(tmp_path: Path, rule: str) -> None:
+    path = tmp_path / "roles.yml"
+    path.write_text(f"- {{{rule}}}\n")
+
+    with pytest.raises(ConfigError, match=r"^security\.roles: .*roles\.yml"):
+        read_roles(str(path))
+
+
+def test_numbers_in_a_file_of_rules_are_those_that_stand_there(tmp_path: Path) -> None:
+    """For YAML, 010 is 8, and 1:30 is 90."""
+    path = tmp_path / "roles.yml"
+    path.write_text(
+        "- &first {certificate: 010, role: client, read: 010}\n"
+        "- {<<: *first, certificate: on, write: 0-3}\n"
+        "- {certificate: 2024-01-01, role: server}\n"
+    )
+
+    assert read_roles(str(path)).rules == (
+        Rule("010", Role.CLIENT, ((10, 10),), NONE),
+        Rule("on", Role.CLIENT, ((10, 10),), ((0, 3),)),
+        Rule("2024-01-01", Role.SERVER),
+    )
+
+
 def test_roles_without_certificates_are_refused_as_they_would_let_nobody_in(tmp_path: Path) -> None:
     path = tmp_path / "roles.yml"
     path.write_text("- {certificate: a, role: admin}\n")

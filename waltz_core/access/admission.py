@@ -13,10 +13,12 @@ Members of the cluster (certificates with the role of a server, a storage node o
 
 from __future__ import annotations
 
+import ipaddress
 from typing import NamedTuple
 
 import attrs
 
+from waltz_core.access.web import host_of
 from waltz_core.base.alarms import SetsAlarms
 from waltz_core.base.record import record
 
@@ -169,6 +171,23 @@ class Admission:
         self._alarms.set(Silence(conn), since + after_ms if after_ms else None)
 
 
-def host_of(peer: str) -> str:
-    """The address without the port."""
-    return peer.rpartition(":")[0] or peer
+_NETWORK = 64  # bits: of the rest of an IPv6 address, a single host may choose
+
+
+def owner_of(peer: str) -> str:
+    """Whom a peer without a certificate counts for: its address without the port; of IPv6, the network of that.
+
+    An IPv4 address that is written as one of IPv6 is the same peer. On one link there are no others to choose from.
+    """
+    host = host_of(peer)
+    if ":" not in host:
+        return host
+    try:
+        address = ipaddress.IPv6Address(host)
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    if address.is_link_local:
+        return host
+    return str(ipaddress.IPv6Network((int(address), _NETWORK), strict=False))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
+from waltz_core.access.admission import owner_of
 from waltz_core.access.roles import glob
 from waltz_core.access.web import host_of, is_loopback
 from waltz_core.base.record import record
@@ -90,9 +91,9 @@ class Door:
         if problem is not None:
             return problem
         if self.rules is None:
-            return Caller(host_of(visit.peer), (ALL,), (ALL,))
+            return Caller(owner_of(visit.peer), (ALL,), (ALL,))
         rules: list[Rule] = []
-        who = host_of(visit.peer)
+        who = owner_of(visit.peer)
         if visit.token is not None:
             rules = self._tokens.get(token_hash(visit.token), [])
             if not rules:

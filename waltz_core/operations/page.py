@@ -9,6 +9,7 @@ A page never holds the cluster's key, which opens the ports of storage nodes, no
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,6 +34,7 @@ LAG_SHOWN = 10_000  # transactions behind which a replica is shown as lagging
 _OK, _WARN, _BAD = "ok", "warn", "bad"
 _ROWS_MAX = 20  # hot locks
 _CLIENTS_MAX = 50
+_NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)  # in the name of a figure
 
 
 @record
@@ -162,8 +164,12 @@ def _sample(view: ClusterView, at_ms: int) -> Sample:
                 commits[status.partition_id] = max(mark, status.high_water_mark)
         for (name, partition_id), value in server.figures.items():
             kind, _, number = name.partition(".")
+            if not math.isfinite(value):
+                continue
             if name == "rejected-append":
                 refused[partition_id] = refused.get(partition_id, 0) + int(value)
+            elif not _NUMBER.fullmatch(number):
+                continue
             elif kind == "response-within-ms":
                 answered[partition_id, int(number)] = value
             elif kind == "hot-lock":
@@ -444,7 +450,7 @@ def _clients(view: ClusterView) -> list[Page]:
         (int(value), server.name, name.partition(".")[2])
         for server in view.servers
         for (name, _), value in server.figures.items()
-        if name.startswith("client-lag.")
+        if name.startswith("client-lag.") and math.isfinite(value)
     ]
     rows.sort(key=lambda row: (-row[0], row[1], row[2]))
     return [{"client": client, "server": server, "lag": lag} for lag, server, client in rows[:_CLIENTS_MAX]]
@@ -468,4 +474,4 @@ def commands(advice: str) -> Iterator[str]:
 
 
 def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
+    return None if value is None or not math.isfinite(value) else int(value)

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, TypeAlias, assert_never
 
-from waltz_core.access.admission import Admission, Eviction, Silence, host_of
+from waltz_core.access.admission import Admission, Eviction, Silence, owner_of
 from waltz_core.access.roles import Access, RolesChanged
 from waltz_core.base.contract import earliest
 from waltz_core.base.edge import Accepted, CloseConn, Closed, Level, Reading, Received, Report, Send, Writable
@@ -93,7 +93,7 @@ class ClientConn(Peer):
 
     def __init__(self, event: Accepted, access: Access, connection: Connection[messages.ClientMessage]):
         self.certificate = event.names[0] if event.names else ""  # the name in it
-        owner = self.certificate or event.peer.rpartition(":")[0]
+        owner = self.certificate or owner_of(event.peer)
         super().__init__(event.conn, owner, access.who, carries_others=access.carries_others)
         self.address = event.peer
         self.names = event.names
@@ -192,7 +192,7 @@ class ClientPort:
             self._strangers.append((now + config.greeting_ms, event.conn))
             self._watch_strangers()
         self._out.put(Send(event.conn, connection.hello()))
-        self._evict(self._admission.accepted(now, event.conn, host_of(event.peer), member=access.member))
+        self._evict(self._admission.accepted(now, event.conn, owner_of(event.peer), member=access.member))
 
     def closed(self, now: int, event: Closed) -> None:
         """A connection has ended: nobody waits for what it asked."""

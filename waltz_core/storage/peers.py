@@ -21,7 +21,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
 
-from waltz_core.access.admission import Admission, Eviction, host_of
+from waltz_core.access.admission import Admission, Eviction, owner_of
 from waltz_core.access.roles import Access, Roles
 from waltz_core.base.edge import Accepted, CloseConn, Level, Port, Reading, Send
 from waltz_core.base.errors import ProtocolError
@@ -50,7 +50,7 @@ class Caller:
         self.conn = conn
         self.name = name  # host:port
         self.names = names  # in its certificate
-        self.owner = names[0] if names else host_of(name)
+        self.owner = names[0] if names else owner_of(name)
         self.access = access
         self.opened = False  # the cluster key was checked
         self.busy = False  # a change that it asked for is under way: nothing else of it is served
@@ -153,7 +153,7 @@ class Peers:
         if context.config.greeting_ms:
             context.alarms.set(GreetingDue(event.conn), context.now + context.config.greeting_ms)
         context.effects.put(Send(event.conn, peer.connection.hello()))
-        address, member = host_of(event.peer), peer.access.member
+        address, member = owner_of(event.peer), peer.access.member
         self._evict(self._admission.accepted(context.now, event.conn, address, member=member))
 
     def _peer(self, event: Accepted) -> AnyPeer:

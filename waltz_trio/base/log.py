@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from waltz_core.base.edge import Level
+from waltz_trio.base.printable import printable
 
 _PIECE: Final = 1024  # characters, of four bytes at most: a pipe with room takes 4,096 bytes without a wait
 _PATIENCE_S: Final = 0.25  # of waiting for readers in each `_PERIOD_S`: well below any session's time-out
@@ -30,13 +31,9 @@ class _Formatter(logging.Formatter):
         name = record.name.removeprefix("waltz.")
         line = f"{stamp}.{int(record.msecs):03d}Z {record.levelname:<7} {name}: {record.getMessage()}"
         # Text of a peer may hold line ends; a forged line must not look like one of ours.
-        line = (
-            line.replace("\\", "\\\\").replace("\r", "\\r").replace("\n", "\\n")
-            if "\n" in line or "\r" in line
-            else line
-        )
+        line = printable(line)
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "\n" + printable(self.formatException(record.exc_info), "\n")
         return line
 
 

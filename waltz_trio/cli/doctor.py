@@ -15,6 +15,7 @@ from waltz_core.operations.findings import Finding
 from waltz_core.operations.view import ClusterView
 from waltz_core.wire.client_messages import ServedState
 from waltz_speedups import in_use
+from waltz_trio.base.printable import printable
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, Option, parser_of
 from waltz_trio.cli.progress import ASKING, waiting
@@ -67,9 +68,10 @@ def _print(roots: Sequence[Finding], arguments: Arguments, view: ClusterView | N
         print(json.dumps([_row(root, config) for root in roots], indent=2))
         return
     for number, root in enumerate(roots, start=1):
-        print(f"{number}. {root.cause}: {root.evidence}\n   → {root.command.replace('-c CONFIG', config)}")
+        evidence, command = printable(root.evidence), printable(root.command, "\n")
+        print(f"{number}. {root.cause}: {evidence}\n   → {command.replace('-c CONFIG', config)}")
         for line in _consequences(root.follows):
-            print(f"   {line}")
+            print(f"   {printable(line)}")
         print()
     if view is not None and not roots:
         print(_healthy(view))

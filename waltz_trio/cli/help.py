@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from waltz_core.base.errors import WaltzError
 from waltz_trio.base.durable import reason_of
+from waltz_trio.base.printable import printable
 from waltz_trio.cli import interruption, streams
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def run(parser: Parser, words: Sequence[str]) -> int:
         if isinstance(error, OSError) and error.filename == streams.OUTPUT:
             streams.abandon_output()
         for line in (f"Error: {reason_of(error)}", *getattr(error, "__notes__", ())):
-            print(line, file=sys.stderr)
+            print(printable(line, "\n"), file=sys.stderr)  # it may be the words of a peer
         return int(getattr(given, "failed", FAILED_STATUS))
     except BaseException as error:
         if not interruption.is_interruption(error):

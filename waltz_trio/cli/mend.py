@@ -111,8 +111,7 @@ async def _repair(client: AdminClient, partition_id: int, sources: tuple[Endpoin
         raise CommandError(f"{client.endpoint} runs 0.13.2, which cannot be repaired")
     if not sources:
         raise CommandError("no other node holds the partition")
-    answer = await client.call(lambda seq: admin.RepairRequest(seq, partition_id, sources, ()))
-    assert isinstance(answer, admin.RepairResponse)
+    answer = await client.expect(lambda seq: admin.RepairRequest(seq, partition_id, sources, ()), admin.RepairResponse)
     for span in answer.ranges:
         known = span.outcome in list(RepairOutcome)
         outcome = RepairOutcome(span.outcome).name.lower().replace("_", " ") if known else f"outcome {span.outcome}"
@@ -128,9 +127,7 @@ async def _repair(client: AdminClient, partition_id: int, sources: tuple[Endpoin
 
 
 async def _state(client: AdminClient, partition_id: int) -> admin.ReplicaStateResponse:
-    answer = await client.call(lambda seq: admin.ReplicaStateRequest(seq, partition_id))
-    assert isinstance(answer, admin.ReplicaStateResponse)
-    return answer
+    return await client.expect(lambda seq: admin.ReplicaStateRequest(seq, partition_id), admin.ReplicaStateResponse)
 
 
 # ---- accept-limbo ----------------------------------------------------------------------------
@@ -218,8 +215,9 @@ async def _report_of(client: AdminClient, replica: str, partition_id: int) -> Re
         state = await _state(client, partition_id)
         in_service = state.condition in (Condition.SOUND, Condition.SUSPECT)
         return ReplicaReport(replica, state.last_session_info, state.fence, state.max_transaction_id, in_service)
-    answer = await client.call(lambda seq: admin.LastSessionInfoRequest(seq, partition_id))
-    assert isinstance(answer, admin.LastSessionInfoResponse)
+    answer = await client.expect(
+        lambda seq: admin.LastSessionInfoRequest(seq, partition_id), admin.LastSessionInfoResponse
+    )
     gauges = json.loads(await client.metrics())["gauges"]
     mark = gauges[f"waltz-storage.partition-{partition_id}.max-transaction-id"]["value"]
     return ReplicaReport(replica, answer.last_session_info, -1, int(mark), True)

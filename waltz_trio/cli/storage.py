@@ -275,15 +275,17 @@ async def _max_transaction_id(tool: Tool, arguments: Arguments) -> int:
 async def _session_of(client: AdminClient, partition_id: int, *, offline: bool) -> int:
     """A session id with which the node lets us read: its fence if it reports it, else the persisted one."""
     if client.version and not offline:
-        answer = await client.call(lambda seq: admin.ReplicaStateRequest(seq, partition_id))
-        assert isinstance(answer, admin.ReplicaStateResponse)
+        answer = await client.expect(
+            lambda seq: admin.ReplicaStateRequest(seq, partition_id), admin.ReplicaStateResponse
+        )
         return answer.fence
     return (await _session_info(client, partition_id)).session_id
 
 
 async def _session_info(client: AdminClient, partition_id: int) -> SessionInfo:
-    answer = await client.call(lambda seq: admin.LastSessionInfoRequest(seq, partition_id))
-    assert isinstance(answer, admin.LastSessionInfoResponse)
+    answer = await client.expect(
+        lambda seq: admin.LastSessionInfoRequest(seq, partition_id), admin.LastSessionInfoResponse
+    )
     return answer.last_session_info
 
 
@@ -351,8 +353,9 @@ async def _copy(source: AdminClient, port: StoragePort, destination: SessionInfo
 
 
 async def _read(source: AdminClient, partition_id: int, first: int, count: int) -> Sequence[Record]:
-    answer = await source.call(lambda seq: admin.RecordListRequest(seq, partition_id, first, count))
-    assert isinstance(answer, admin.RecordListResponse)
+    answer = await source.expect(
+        lambda seq: admin.RecordListRequest(seq, partition_id, first, count), admin.RecordListResponse
+    )
     return answer.records
 
 

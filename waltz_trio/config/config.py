@@ -179,6 +179,8 @@ class Config:
     def _convert(self, key: Key, value: object) -> str | int | bool | list[object] | None:
         try:
             return _convert(key, value)
+        except ValueError as error:  # of thousands of digits
+            raise ConfigError(f"{key.name}: {error} (in {self.source})") from None
         except ConfigError as error:
             raise ConfigError(f"{error} (in {self.source})") from None
 
@@ -317,12 +319,16 @@ def _read_yaml(text: str, source: str) -> Iterator[tuple[str, object]]:
             yield from _walk(loader, node, "", source, 0)
         finally:
             loader.dispose()
-    except (yaml.YAMLError, ValueError) as error:  # an impossible date is a ValueError
+    except _NO_YAML as error:
         raise ConfigError(f"{source} is no valid YAML: {error}") from error
     except RecursionError:
         raise ConfigError(f"{source}: nested too deeply") from None
 
 
+# What PyYAML raises: an impossible date is a ValueError, `!!bool client` a KeyError, `!!int ""` an IndexError,
+# `!!timestamp x` an AttributeError.
+_NO_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError)
+_INT_TAG = "tag:yaml.org,2002:int"
 _DEPTH_MAX = 50  # an alias may contain itself
 
 
@@ -343,7 +349,25 @@ def _walk(
         if isinstance(value_node, yaml.MappingNode):
             yield from _walk(loader, value_node, name + ".", source, depth + 1)
         else:
+            if isinstance(value_node, yaml.SequenceNode):
+                _refuse_disguised(loader, value_node, source)
             yield name, loader.construct_object(value_node, deep=True)
+
+
+def _refuse_disguised(loader: yaml.SafeLoader, top: yaml.Node, source: str) -> None:
+    """In a list stand partitions, as numbers or as ranges: for YAML, `010` is 8, and `1:30` is 90."""
+    waiting, seen = [top], {top}  # an alias may contain itself
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, yaml.ScalarNode):
+            if node.tag == _INT_TAG and str(loader.construct_object(node)) != node.value:
+                line = node.start_mark.line + 1
+                raise ConfigError(f"{source}, line {line}: {node.value} is another number in YAML: write it in quotes")
+            continue
+        inner = [part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,))]
+        new = [each for each in inner if each not in seen]
+        seen.update(new)
+        waiting += new
 
 
 def _convert(key: Key, value: object) -> str | int | bool | list[object] | None:

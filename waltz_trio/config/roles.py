@@ -15,7 +15,25 @@ from waltz_trio.net.tls import TlsSettings
 
 KEY = "security.roles"
 _FIELDS = ("certificate", "role", "read", "write")
+_NULL = "tag:yaml.org,2002:null"
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?\Z")
+
+
+class _TextLoader(yaml.SafeLoader):
+    """Lists, mappings and texts as they are written: for YAML, `010` is 8 and `1:30` is 90, which are rights here.
+
+    Nothing stays None, and is refused; `<<` merges; a tag that asks for something else is an error of YAML.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  # as the library has it
+        first: [(tag, pattern) for tag, pattern in resolvers if tag in (_NULL, "tag:yaml.org,2002:merge")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    yaml_constructors = {  # noqa: RUF012
+        tag: make
+        for tag, make in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag in (_NULL, *(f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")))
+    }
 
 
 def roles_of(config: Config, tls: TlsSettings) -> Roles:
@@ -57,7 +75,7 @@ def access_warning(tls: TlsSettings, roles: Roles) -> str:
 def read_roles(path: str) -> Roles:
     """Read a file of rules; errors as `roles_of`."""
     try:
-        value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        value = yaml.load(Path(path).read_text(encoding="utf-8"), _TextLoader)
     except OSError as error:
         raise ConfigError(f"{KEY}: cannot read {path}: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -53,6 +53,8 @@ class Watch:
                 self._lost(unseen(error))
             except (WaltzError, OSError) as error:
                 self._lost(Finding("unseen", str(error), "waltz doctor -c CONFIG"))
+            except Exception as error:  # what others answer must not end the process that shows it
+                self._lost(Finding("unseen", f"an error in this process: {error!r}", "waltz doctor -c CONFIG"))
             finally:
                 self._tool = None
             await trio.sleep(EVERY)

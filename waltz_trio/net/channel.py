@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import math
 import socket
 import ssl
 import struct
@@ -23,10 +24,12 @@ from waltz_core.wire.frame import LARGE
 from waltz_trio.base.forks import keep_from_child
 from waltz_trio.net.arrivals import Arrivals
 from waltz_trio.net.ends import EndWatch
+from waltz_trio.net.overhead import ANSWERS_MAX, EXCESS, SLICE, Overhead
 from waltz_trio.net.pace import Drops
 
 _RECORD = 16384  # plaintext of one TLS record: a read of this size never leaves a remainder inside OpenSSL
 _SLICE = 262144  # plaintext encrypted at a time, bounds the copy when a peer is slow
+_POOR = 3 * SLICE // 2  # bytes that bring nothing before others have their turn; a record that is not whole has fewer
 _SURPLUS = 1 << 20  # bytes of a peer that are taken, and thrown away, after its connection was closed by us
 _NO_HTTP = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
@@ -77,6 +80,9 @@ class ChannelOwner(Protocol):
 
     def surprised(self, peer: str, error: Exception) -> None:
         """Report an unexpected error, which has ended the connection with `peer`."""
+
+    def complain(self, peer: str, text: str) -> None:
+        """Say what is wrong with `peer`, in the log."""
 
 
 class TlsPipe:
@@ -183,7 +189,9 @@ class Channel:
     __slots__ = (
         "_chunks",
         "_cipher",
+        "_deadline",
         "_draining",
+        "_overhead",
         "_owner",
         "_paused",
         "_pipe",
@@ -212,7 +220,9 @@ class Channel:
         self._reason = ""
         self._untrusted = False
         self._touched = False
+        self._deadline = math.inf  # of what is left to send, once we close
         self._draining = False
+        self._overhead = Overhead()
         self._paused = False
         self._resume: trio.Event | None = None  # set while reading is held back
         self._scope = trio.CancelScope()
@@ -231,6 +241,8 @@ class Channel:
         if self._state is _State.OPEN:
             self._state = _State.CLOSING
             self._reason = reason
+            # Nobody counts it any more: a peer that takes a byte now and then must not keep it.
+            self._deadline = trio.current_time() + self._owner.limits.stall_timeout
             self.read(True)
             self._touch()
 
@@ -337,10 +349,13 @@ class Channel:
         limits = self._owner.limits
         try:
             while True:
-                with trio.move_on_after(limits.stall_timeout) as patience:
+                deadline = min(trio.current_time() + limits.stall_timeout, self._deadline)
+                with trio.CancelScope(deadline=deadline) as patience:
                     await self._pipe.writable()
                 if patience.cancelled_caught:
-                    self._fail(f"the peer took no data for {limits.stall_timeout:.0f} s")
+                    closing = self._state is _State.CLOSING
+                    text = self._reason if closing else f"the peer took no data for {limits.stall_timeout:.0f} s"
+                    self._fail(text)
                     return
                 if self._push():
                     break
@@ -409,10 +424,11 @@ class Channel:
         sock, incoming = pipe.sock, pipe.incoming
         scratch = owner.scratch
         view = memoryview(scratch)
+        rest = view[:0]  # taken from the socket, not given to TLS yet
         surplus = 0
         while True:
-            if incoming.pending:
-                data, ended = self._decrypt()
+            if rest or incoming.pending:
+                data, ended, rest = self._decrypt(rest)
                 if data and self._state is _State.OPEN:
                     owner.deliver((Received(conn, data),))
                     await owner.wait_room()
@@ -420,6 +436,10 @@ class Channel:
                     return "the peer closed the connection"
             while self._resume is not None and self._state is _State.OPEN:
                 await self._resume.wait()
+            if rest and self._state is _State.OPEN:
+                await trio.lowlevel.checkpoint()
+                continue
+            rest = view[:0]
             if surplus > _SURPLUS:
                 await self._wait_for_end()
             await pipe.readable()
@@ -430,7 +450,7 @@ class Channel:
             if not size:
                 return "the peer closed the connection"
             if self._state is _State.OPEN:
-                incoming.write(view[:size])
+                rest = view[:size]
             else:
                 # Nobody will hear it. A peer that goes on sending must not keep us decrypting what it says.
                 surplus += size
@@ -444,23 +464,47 @@ class Channel:
         finally:
             self._owner.ends.forget(descriptor)
 
-    def _decrypt(self) -> tuple[bytes, bool]:
-        """What the records received so far hold, and whether the peer said goodbye."""
-        read, incoming = self._pipe.tls.read, self._pipe.incoming
+    def _decrypt(self, data: memoryview) -> tuple[bytes, bool, memoryview]:
+        """What the records received so far hold, whether the peer said goodbye, and what is left for the next round.
+
+        OpenSSL works through all it has got until it finds a byte for us. So it gets a slice at a time, and no more in
+        this round once what it got has brought little; the scratch is everybody's, so that what is left is a copy.
+        """
+        incoming, overhead, outgoing = self._pipe.incoming, self._overhead, self._pipe.outgoing
         chunks: list[bytes] = []
-        ended = False
+        poor = 0
+        while True:
+            count = len(chunks)
+            ended = self._decrypt_slice(chunks)
+            given = sum(map(len, chunks[count:]))
+            overhead.gave(given)
+            poor -= given
+            if overhead.excessive or outgoing.pending > ANSWERS_MAX:
+                self._owner.complain(self.peer, f"the connection was ended: {EXCESS}")
+                self._fail(EXCESS)
+                return b"", False, data[:0]
+            if ended or not data or poor > _POOR:
+                break
+            piece, data = data[:SLICE], data[SLICE:]
+            incoming.write(piece)
+            overhead.took(len(piece))
+            poor += len(piece)
+        if outgoing.pending and not self._draining and not self._cipher:
+            self._touch_now()  # TLS answered by itself (key update)
+        return (chunks[0] if len(chunks) == 1 else b"".join(chunks)), ended, memoryview(bytes(data))
+
+    def _decrypt_slice(self, chunks: list[bytes]) -> bool:
+        """Append what the bytes that TLS has got hold; whether the peer said goodbye."""
+        read, incoming = self._pipe.tls.read, self._pipe.incoming
         try:
             while incoming.pending:
                 chunk = read(_RECORD)
                 if not chunk:
-                    ended = True
-                    break
+                    return True
                 chunks.append(chunk)
         except ssl.SSLWantReadError:
             pass
-        if self._pipe.outgoing.pending and not self._draining and not self._cipher:
-            self._touch_now()  # TLS answered by itself (key update)
-        return (chunks[0] if len(chunks) == 1 else b"".join(chunks)), ended
+        return False
 
     def _touch_now(self) -> None:
         self._cipher = memoryview(self._pipe.outgoing.read())

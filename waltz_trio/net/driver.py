@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import resource
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from socket import socket
 from typing import Any
@@ -84,7 +85,7 @@ class NodeDriver:
         self.end_reason = ""  # why it could not continue; empty after an ordinary end
         self.report = report or (lambda level, text: None)
         self._complaints = Complaints(self.report)
-        self._complain = self._complaints.put
+        self.complain = self._complaints.put
         self.pump: Pump[Any, Any] = Pump(machine, self._perform, name=name, recorded_batches=recorded_batches)
         self.post = self.pump.post
         self.post_all = self.pump.post_all
@@ -135,7 +136,7 @@ class NodeDriver:
     def serve(self, port: Port, sock: socket, tls: ServerTls) -> None:
         """Accept connections of one kind on a socket that listens already."""
         self._listeners.append(sock)
-        self._start(accept_loop, sock, functools.partial(self._on_connection, port, tls))
+        self._start(accept_loop, sock, functools.partial(self._on_connection, port, tls), None, self.complain)
 
     def stop_listening(self) -> None:
         """Accept nothing new."""
@@ -265,7 +266,7 @@ class NodeDriver:
 
     def surprised(self, peer: str, error: Exception) -> None:
         """Report an unexpected error, which has ended the connection with `peer`."""
-        self._complain(peer, f"the connection ended by an error in this process: {described(error)}")
+        self.complain(peer, f"the connection ended by an error in this process: {described(error)}")
 
     async def _dial(self, effect: Dial, scope: trio.CancelScope, reason: list[str]) -> None:
         pipe = None
@@ -301,7 +302,7 @@ class NodeDriver:
             channel = self._channels[conn]
             refusal = roles.access(names, channel.peer).host_problem(port)
             if refusal:
-                self._complain("", f"refused: {refusal}")
+                self.complain("", f"refused: {refusal}")
                 channel.close(f"the roles have changed: {refusal}")
                 channel.flush()
 
@@ -312,12 +313,15 @@ class NodeDriver:
         try:
             access = self._roles.access(names_of(pipe.tls), str(effect.endpoint))
             refusal = access.host_problem(effect.port)
+        except ssl.SSLError as error:
+            pipe.close()
+            raise DialError(f"TLS with {effect.endpoint} failed: {error}", untrusted=True) from error
         except BaseException:
             pipe.close()
             raise
         if refusal:
             pipe.close()
-            self._complain("", f"refused: {refusal}")
+            self.complain("", f"refused: {refusal}")
             raise DialError(refusal, untrusted=True)
         return pipe
 
@@ -329,10 +333,10 @@ class NodeDriver:
             silent = self._shaking.pop(oldest)
             self._accepted -= 1
             oldest.close()
-            self._complain(silent, "too many connections without a TLS handshake: the oldest are dropped")
+            self.complain(silent, "too many connections without a TLS handshake: the oldest are dropped")
         elif full:
             sock.close()
-            self._complain(peer, f"connection refused: {self._accepted} connections are open, the limit")
+            self.complain(peer, f"connection refused: {self._accepted} connections are open, the limit")
             return
         try:
             pipe = TlsPipe(sock, tls.context, server_side=True)  # which may read files that have changed
@@ -350,11 +354,11 @@ class NodeDriver:
             with trio.fail_after(self.limits.handshake_timeout):
                 await pipe.handshake()
         except trio.TooSlowError:
-            self._complain(peer, f"no TLS handshake within {self.limits.handshake_timeout:.0f} s")
+            self.complain(peer, f"no TLS handshake within {self.limits.handshake_timeout:.0f} s")
             return False
         except OSError as error:
             if pipe in self._shaking:
-                self._complain(peer, f"TLS handshake failed: {error.strerror or error}")
+                self.complain(peer, f"TLS handshake failed: {error.strerror or error}")
             return False
         except trio.ClosedResourceError:
             return False  # given up for others
@@ -370,10 +374,15 @@ class NodeDriver:
                 self._shaking.pop(pipe, None)
             if not shaken:
                 return
+            try:
+                names = names_of(pipe.tls)
+            except ssl.SSLError as error:
+                self.complain(peer, f"TLS handshake failed: {error}")
+                return
             self._last_conn += 1
             channel = Channel(self._last_conn, pipe, peer, self)
             self._channels[channel.conn] = channel
-            self.post(Accepted(channel.conn, port, peer, names_of(pipe.tls)))
+            self.post(Accepted(channel.conn, port, peer, names))
             await self._run_channel(channel)
         finally:
             if accepted:

@@ -10,6 +10,7 @@ callers (`waltz_core.access.port_turns`); of addresses, as long as nobody knows 
 
 from __future__ import annotations
 
+import functools
 import html
 import itertools
 import json
@@ -24,16 +25,17 @@ import attrs
 import h11
 import trio
 
+from waltz_core.access.admission import owner_of
 from waltz_core.access.bodies import Bodies, Held
 from waltz_core.access.port_turns import CONNECTION, HANDSHAKE, PART, PARTS, PIECE, REQUEST, STREAM, cost_of
 from waltz_core.access.room import Room
-from waltz_core.access.web import host_of
-from waltz_core.base.edge import Level
+from waltz_core.base.edge import Level, Report
 from waltz_core.base.record import record
 from waltz_trio.base.background import first_of
 from waltz_trio.net.complaints import Complaints
 from waltz_trio.net.listener import accept_loop, bind
 from waltz_trio.net.pace import Drops, Turns, Work
+from waltz_trio.net.secured import SecuredStream
 from waltz_trio.net.tls import ServerTls, names_of
 
 _HEAD_MAX = 16_384  # bytes of request line and headers
@@ -229,13 +231,14 @@ class HttpServer:
                 self._room.came(sock)
                 nursery.start_soon(self._serve, sock, scope, peer)
 
-            await accept_loop(listening, accepted, lambda: self._turns.turn(_NEWCOMERS, "", CONNECTION))
+            turn = functools.partial(self._turns.turn, _NEWCOMERS, "", CONNECTION)
+            await accept_loop(listening, accepted, turn, self._complain)
 
     async def _serve(self, sock: socket, scope: trio.CancelScope, peer: str) -> None:
         try:
-            work = Work(self._turns, next(self._numbers), host_of(peer), lambda: self._delayed(peer))
+            work = Work(self._turns, next(self._numbers), owner_of(peer), lambda: self._delayed(peer))
             with scope, sock, work:  # closed even where the stream never came to be
-                async with await self._secured(sock, work) as stream:
+                async with await self._secured(sock, work, peer) as stream:
                     connection = _Connection(stream, peer, work, self._complain, self._refuse)
                     await self._requests(connection, sock)
         except Exception as error:  # one reader's failure ends one connection
@@ -250,18 +253,21 @@ class HttpServer:
     def _ended(self, peer: str, error: BaseException) -> None:
         if isinstance(error, trio.TooSlowError):
             self._complain(peer, f"too slow: the HTTP connection ended after {_IDLE:.0f} s without progress")
+        elif isinstance(error, ssl.SSLError):
+            self._complain(peer, f"TLS handshake failed: {error}")
         elif not isinstance(error, trio.BrokenResourceError | trio.ClosedResourceError | OSError):
             # A reader that goes away is no event.
-            self._report(Level.ERROR, f"{peer}: the HTTP connection ended by an error in this process: {error!r}")
+            text = f"{peer}: the HTTP connection ended by an error in this process: {error!r}"
+            self._complaints.take(Report(Level.ERROR, text, peer))
 
-    async def _secured(self, sock: socket, work: Work) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
+    async def _secured(self, sock: socket, work: Work, peer: str) -> trio.SocketStream | SecuredStream:
         plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         if self._tls is None:
             return plain
-        secure = trio.SSLStream(plain, self._tls.context, server_side=True, https_compatible=True)
+        secure = SecuredStream(plain, self._tls.context, lambda text: self._complain(peer, text))
         with trio.fail_after(_IDLE):
             await work.turn(HANDSHAKE)
-            await secure.do_handshake()
+            await secure.handshake()
         return secure
 
     async def _requests(self, connection: _Connection, sock: socket) -> None:
@@ -298,7 +304,7 @@ class HttpServer:
 
     def _delayed(self, peer: str) -> None:
         """A request had to wait: who makes many of those has a line in the log."""
-        host = peer.rpartition(":")[0]
+        host = owner_of(peer)
         if len(self._delays) >= _ADDRESSES_MAX:
             self._delays.clear()
         self._delays[host] = self._delays.get(host, 0) + 1
@@ -362,7 +368,7 @@ class _Connection:
 
     def __init__(
         self,
-        stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
+        stream: trio.SocketStream | SecuredStream,
         peer: str,
         work: Work,
         complain: Callable[[str, str], None],
@@ -374,7 +380,7 @@ class _Connection:
         self._stream = stream
         self._complain = complain
         # Trio's stream answers as the object that it wraps.
-        self._names = names_of(cast(ssl.SSLObject, stream)) if isinstance(stream, trio.SSLStream) else None
+        self._names = names_of(cast(ssl.SSLObject, stream.tls)) if isinstance(stream, SecuredStream) else None
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_MAX)
         self._head_only = False  # the answer is to a HEAD
         self._length: int | None = None  # of the body that its head announces
@@ -386,6 +392,7 @@ class _Connection:
 
     async def request(self) -> Request | Response | None:
         """The next request, the refusal of one that is not acceptable, or None at the end of the stream."""
+        self._head_only = False
         with trio.move_on_after(_IDLE):
             try:
                 event = await self._head()
@@ -474,13 +481,13 @@ class _Connection:
             began, drops.came = True, len(data) < size // 4
 
     def _parsed(self, event: h11.Request) -> Request:
+        self._head_only = event.method == b"HEAD"  # of a refusal, too: h11 sends no body then
         if event.http_version not in (b"1.0", b"1.1"):
             raise _BadRequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this port speaks HTTP/1.1")
         # h11 measures what is incomplete between two reads only.
         if len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers) > _HEAD_MAX:
             raise _BadRequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head of the request is too long")
         method, target = event.method.decode("ascii"), event.target.decode("ascii")
-        self._head_only = method == "HEAD"
         if not target.startswith(("/", "http://", "https://")):
             raise _BadRequestError(HTTPStatus.BAD_REQUEST, "the target of a request is a path, such as /health")
         try:

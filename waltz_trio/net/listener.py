@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -84,10 +85,12 @@ async def accept_loop(
     sock: socket.socket,
     accepted: Callable[[socket.socket, str], None],
     turn: Callable[[], Awaitable[object]] | None = None,
+    complain: Callable[[str, str], None] | None = None,
 ) -> None:
     """Hand every new connection (non-blocking, TCP_NODELAY) to `accepted` until cancelled or closed.
 
     `accepted` must not raise: what it starts for one peer is supervised there. Each one waits for `turn` before.
+    `complain` hears what keeps this process from accepting, as often as it does; of no peer in particular.
     """
     try:
         while sock.fileno() >= 0:  # Trio must never be asked to wait for descriptor -1
@@ -101,6 +104,8 @@ async def accept_loop(
                     break
                 except OSError as error:
                     if error.errno in _EXHAUSTED:
+                        if complain is not None:
+                            complain("", f"no connection can be accepted: {error.strerror} ({_limit(error)})")
                         await trio.sleep(_EXHAUSTED_PAUSE)
                     break  # else the peer was gone again, or we were closed
                 connection.setblocking(False)
@@ -110,6 +115,14 @@ async def accept_loop(
         return  # closed: the end was asked for
     finally:
         close(sock)
+
+
+def _limit(error: OSError) -> str:
+    """What an operator may raise."""
+    if error.errno == errno.EMFILE:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return f"the limit of this process is {soft} descriptors: LimitNOFILE, or ulimit -n"
+    return "of this machine"
 
 
 def close(sock: socket.socket) -> None:

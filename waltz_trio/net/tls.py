@@ -17,6 +17,7 @@ import os
 import socket
 import ssl
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,9 +31,10 @@ from waltz_trio.net.jks import MAGIC as JKS_MAGIC
 from waltz_trio.net.jks import JksError, JksStore, read_jks
 from waltz_trio.net.key_pair import KeyPair
 
-FileVersion: TypeAlias = tuple[int, int, int]
-"""Time of the last change in ns, size, number of the inode."""
+FileVersion: TypeAlias = tuple[int, int, int, int]
+"""Times of the last change in ns, of its content and of its owner, mode or name, size, number of the inode."""
 
+_AGAIN = 1.0  # seconds until files that could not be used are looked at again, though they look the same
 _JCEKS_MAGIC = bytes.fromhex("cececece")
 
 
@@ -70,25 +72,36 @@ class _Renewed(ABC):
         self.settings = settings
         self._seen = _versions(settings)  # before the files are read: a change meanwhile is seen the next time
         self._context = self._make()
+        self._failed: tuple[FileVersion | None, ...] | None = None  # could not be used
+        self._again = 0.0  # when they are tried again
+        self._why = ""  # said of them
 
     @property
     def context(self) -> ssl.SSLContext:
         """For the next connection; of the files as they are, or of the last that could be used."""
         seen = _versions(self.settings)
-        if seen != self._seen:
-            self._seen = seen
-            prefix = self.settings.prefix
-            try:
-                self._context = self._make()
-                self._report_change(Level.INFO, f"{prefix}*: changed files are in use for new connections")
-                for problem in expiry_warnings(self.settings):
-                    self._report_change(Level.WARNING, problem)
-            except ConfigError as error:  # certificate and key are two files: between their changes they do not fit
-                self._report_change(
-                    Level.WARNING,
-                    f"{prefix}*: changed files cannot be used, those read before stay in use: {error}",
-                )
+        # What kept them from being used may pass without a change of theirs: no room, or no descriptors.
+        if seen != self._seen and (seen != self._failed or time.monotonic() >= self._again):
+            self._renew(seen)
         return self._context
+
+    def _renew(self, seen: tuple[FileVersion | None, ...]) -> None:
+        prefix = self.settings.prefix
+        try:
+            self._context = self._make()
+            self._seen, self._failed, self._why = seen, None, ""
+            self._report_change(Level.INFO, f"{prefix}*: changed files are in use for new connections")
+            for problem in expiry_warnings(self.settings):
+                self._report_change(Level.WARNING, problem)
+        except ConfigError as error:  # certificate and key are two files: between their changes they do not fit
+            self._failed, self._again = seen, time.monotonic() + _AGAIN
+            if str(error) != self._why:
+                self._why = str(error)
+                text = f"{prefix}*: changed files cannot be used, those read before stay in use: {error}"
+                self._report_change(Level.WARNING, text)
+        except Exception:
+            self._failed, self._again = seen, time.monotonic() + _AGAIN
+            raise
 
     @abstractmethod
     def _make(self) -> ssl.SSLContext:
@@ -227,8 +240,15 @@ def is_loopback(host: str) -> bool:
 
 
 def names_of(tls: ssl.SSLObject) -> tuple[str, ...]:
-    """Names in the peer's certificate, where one was asked for and verified: common name, then DNS names."""
-    certificate = tls.getpeercert()
+    """Names in the peer's certificate, where one was asked for and verified: common name, then DNS names.
+
+    Raises:
+        ssl.SSLError: a name is no text, though a trusted authority has signed it.
+    """
+    try:
+        certificate = tls.getpeercert()
+    except ValueError as error:
+        raise ssl.SSLError(ssl.SSL_ERROR_SSL, f"its certificate cannot be read: {error}") from error
     if not certificate:
         return ()
     subject = [str(pair[1]) for part in certificate.get("subject", ()) for pair in part if pair[0] == "commonName"]
@@ -404,7 +424,7 @@ def version(path: str) -> FileVersion | None:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def _self_signed() -> KeyPair:

@@ -229,16 +229,19 @@ class NodeProcess(ABC):
 
     async def _watch_roles(self, path: str) -> None:
         seen: FileVersion | None = None
+        said = ""
         while True:
             await trio.sleep(_REFRESH)
             if (now := version(path)) == seen:
                 continue
-            seen = now
             try:
                 roles = read_roles(path)
-            except ConfigError as error:
-                self.report(Level.WARNING, f"the changed roles cannot be used, the rules read before hold: {error}")
+            except ConfigError as error:  # which may pass without a change of the file: it is read again
+                if str(error) != said:
+                    said = str(error)
+                    self.report(Level.WARNING, f"the changed roles cannot be used, the rules read before hold: {said}")
                 continue
+            seen, said = now, ""
             if roles.rules != self._roles.rules:
                 self._roles = roles
                 self.report(Level.INFO, f"the roles have changed ({path}): peers that they concern must connect again")

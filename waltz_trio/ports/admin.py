@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from typing import TypeVar
 from uuid import UUID
 
 import trio
@@ -18,6 +19,8 @@ from waltz_trio.net.tls import ClientTls
 from waltz_trio.ports.port import PortError, RefusedError, ToolPort, dialed
 
 _DEFAULT_LIMITS = NetLimits()
+
+M = TypeVar("M")
 
 
 class AdminClient(ToolPort[admin.AdminMessage]):
@@ -44,6 +47,13 @@ class AdminClient(ToolPort[admin.AdminMessage]):
         self._seq_num += 1
         return await self.granted(make(self._seq_num))
 
+    async def expect(self, make: Callable[[int], admin.AdminMessage], expected: type[M]) -> M:
+        """As `call`, for an answer of this type; errors as there, and `PortError` if it is another one."""
+        answer = await self.call(make)
+        if not isinstance(answer, expected):
+            raise PortError(f"{self.endpoint}: unexpected answer {type(answer).__name__}")
+        return answer
+
     async def assign(self, partition_ids: Collection[int]) -> None:
         """Make the node a replica of partitions; errors as `call`."""
         wanted = tuple(partition_ids)
@@ -61,14 +71,12 @@ class AdminClient(ToolPort[admin.AdminMessage]):
 
     async def assigned(self) -> dict[int, bool]:
         """Assigned partitions and whether each is available; errors as `call`."""
-        answer = await self.call(admin.AssignedPartitionStatusRequest)
-        assert isinstance(answer, admin.AssignedPartitionStatusResponse)
+        answer = await self.expect(admin.AssignedPartitionStatusRequest, admin.AssignedPartitionStatusResponse)
         return dict(answer.partition_status)
 
     async def metrics(self) -> str:
         """The node's metrics as JSON; errors as `call`."""
-        answer = await self.call(admin.MetricsRequest)
-        assert isinstance(answer, admin.MetricsResponse)
+        answer = await self.expect(admin.MetricsRequest, admin.MetricsResponse)
         return answer.metrics_json or ""
 
 

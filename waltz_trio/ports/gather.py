@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
@@ -153,8 +154,11 @@ def _endpoint(name: str) -> Endpoint | None:
         return None
 
 
-async def _limited(node_max: float, ask: Callable[[AsyncExitStack], Any]) -> str:
-    """Run the questions to one node; why they ended early, empty if they did not."""
+async def _limited(kind: str, node_max: float, ask: Callable[[AsyncExitStack], Any]) -> str:
+    """Run the questions to one node of a kind; why they ended early, empty if they did not.
+
+    Whatever an answer is, it is wrong with that node, and the look at all others goes on.
+    """
     try:
         async with AsyncExitStack() as stack:
             with trio.fail_after(node_max):
@@ -163,6 +167,8 @@ async def _limited(node_max: float, ask: Callable[[AsyncExitStack], Any]) -> str
         return f"no answer within {node_max:.0f} s"
     except (WaltzError, OSError) as error:
         return str(error)
+    except Exception as error:
+        return f"it answers what no {kind} answers: {error!r}"
     return ""
 
 
@@ -180,12 +186,12 @@ async def _server(tool: Tool, descriptor: ServerDescriptor, node_max: float) -> 
             answer = await port.statistics(*_FIGURES)
             if answer is not None:
                 known["clock_ms"] = answer.time_ms - (before + _now()) // 2
-                known["access_level"] = _access_level(answer.statistics)
-                known["figures"] = {(figure.name, figure.partition_id): figure.value for figure in answer.statistics}
+                known["figures"] = figures = _figures(answer.statistics)
+                known["access_level"] = _access_level(figures)
         known["health"] = await port.health()
         await _ask_for_nodes(port, known)
 
-    problem = await _limited(node_max, ask)
+    problem = await _limited("server", node_max, ask)
     return ServerView(descriptor, problem, **known)
 
 
@@ -250,10 +256,10 @@ async def _storage(tool: Tool, name: str, admin_port: int | None, node_max: floa
         await _ask_node(client, known)
 
     known["addresses"] = await addresses_of(endpoint, node_max)
-    data_problem = await _limited(node_max, ask_data)
+    data_problem = await _limited("storage node", node_max, ask_data)
     admin_problem = "its admin port is not in ZooKeeper"
     if admin_port is not None:
-        admin_problem = await _limited(node_max, ask_admin)
+        admin_problem = await _limited("storage node", node_max, ask_admin)
     where = f"{endpoint.host}:{admin_port}" if admin_port is not None else ""
     return StorageView(name, where, data_problem, admin_problem, **known)
 
@@ -275,32 +281,35 @@ async def _ask_node(client: AdminClient, known: dict[str, Any]) -> None:
     figures: Mapping[tuple[str, int], float] = {}
     if client.version:
         before = _now()
-        statistics = await client.call(
-            lambda seq: admin.StatisticsRequest(seq, -1, ("disk-", "access-level", STARTED, AWAITED))
-        )
-        assert isinstance(statistics, admin.StatisticsResponse)
+        wanted = ("disk-", "access-level", STARTED, AWAITED)
+        statistics = await client.expect(lambda seq: admin.StatisticsRequest(seq, -1, wanted), admin.StatisticsResponse)
         known["clock_ms"] = statistics.time_ms - (before + _now()) // 2
-        known["figures"] = figures = {
-            (figure.name, figure.partition_id): figure.value for figure in statistics.statistics
-        }
-        known["access_level"] = _access_level(statistics.statistics)
+        known["figures"] = figures = _figures(statistics.statistics)
+        known["access_level"] = _access_level(figures)
         known["process"] = str(int(figures.get((STARTED, -1), 0)) or "")
         if ("disk-free-bytes", -1) in figures:
             known["disk_free"] = int(figures["disk-free-bytes", -1])
-            known["disk_reserve"] = int(figures["disk-reserve-bytes", -1])
+            known["disk_reserve"] = int(figures.get(("disk-reserve-bytes", -1), 0))
     for partition_id, available in sorted(assigned.items()):
         replicas[partition_id] = await _replica(client, partition_id, available)
     known["replicas"] = replicas
 
 
-def _access_level(statistics: Iterable[Statistic]) -> int | None:
-    return next((int(figure.value) for figure in statistics if figure.name == "access-level"), None)
+def _figures(statistics: Iterable[Statistic]) -> dict[tuple[str, int], float]:
+    """By name and partition; what is no number is none."""
+    return {(each.name, each.partition_id): each.value for each in statistics if math.isfinite(each.value)}
+
+
+def _access_level(figures: Mapping[tuple[str, int], float]) -> int | None:
+    level = figures.get(("access-level", -1))
+    return None if level is None else int(level)
 
 
 async def _replica(client: AdminClient, partition_id: int, available: bool) -> ReplicaView:
     if client.version:
-        state = await client.call(lambda seq: admin.ReplicaStateRequest(seq, partition_id))
-        assert isinstance(state, admin.ReplicaStateResponse)
+        state = await client.expect(
+            lambda seq: admin.ReplicaStateRequest(seq, partition_id), admin.ReplicaStateResponse
+        )
         info = state.last_session_info
         return ReplicaView(
             partition_id,
@@ -313,8 +322,9 @@ async def _replica(client: AdminClient, partition_id: int, available: bool) -> R
             state.reason or "",
             tuple((suspect.first_id, suspect.last_id) for suspect in state.suspects),
         )
-    answer = await client.call(lambda seq: admin.LastSessionInfoRequest(seq, partition_id))
-    assert isinstance(answer, admin.LastSessionInfoResponse)
+    answer = await client.expect(
+        lambda seq: admin.LastSessionInfoRequest(seq, partition_id), admin.LastSessionInfoResponse
+    )
     info = answer.last_session_info
     marks = info.low_water_mark, info.local_low_water_mark
     return ReplicaView(partition_id, available, info.session_id, *marks)
@@ -335,7 +345,7 @@ async def _gateway(address: str, seen: list[GatewayView], node_max: float) -> No
             of_topic = isinstance(clusters, dict) and what not in clusters
             (topics if of_topic else away)[str(what)] = str(reason)
 
-    seen.append(GatewayView(address, await _limited(node_max, ask), away, topics))
+    seen.append(GatewayView(address, await _limited("gateway", node_max, ask), away, topics))
 
 
 async def _certificate(tool: Tool, endpoint: Endpoint, certificates: list[CertificateView], node_max: float) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.storage_desk import KEY, Wire, desk
-from waltz_core.access.admission import UNLIMITED, Admission, Eviction, Places, Silence, host_of
+from waltz_core.access.admission import UNLIMITED, Admission, Eviction, Places, Silence, owner_of
 from waltz_core.base.alarms import Alarms
 from waltz_core.base.edge import Port, Report
 from waltz_core.wire import storage_messages as wire
@@ -202,7 +202,11 @@ def test_counts_hold_whatever_comes(steps: list[tuple[int, str, bool, int]]) -> 
 
 
 def test_the_address_is_that_of_the_host() -> None:
-    assert [host_of(peer) for peer in ("10.0.0.1:4000", "[::1]:4", "test")] == ["10.0.0.1", "[::1]", "test"]
+    assert [owner_of(peer) for peer in ("10.0.0.1:4000", "host:4", "test", "")] == ["10.0.0.1", "host", "test", ""]
+    assert owner_of("[::ffff:10.0.0.1]:4") == "10.0.0.1"
+    assert owner_of("[2001:db8::1]:4") == owner_of("[2001:db8::ffff:0:1:2]:5") == "2001:db8::/64"
+    assert owner_of("[2001:db8:0:1::1]:4") == "2001:db8:0:1::/64"
+    assert owner_of("[fe80::1%eth0]:4") == "fe80::1%eth0"
 
 
 # ---- on a storage node -----------------------------------------------------------------------

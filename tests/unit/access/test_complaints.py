@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_core.access.complaints import EVERY_MS, KEPT_MAX, KINDS_MAX, Complaints
+from waltz_core.access.complaints import EVERY_MS, KEPT_MAX, KINDS_MAX, NEW_MAX, Complaints
 from waltz_core.base.edge import Level, Report
 
 
@@ -46,6 +46,8 @@ def test_other_reasons_and_other_addresses_have_lines_of_their_own() -> None:
     assert complaints.put(2, of("b:1", "x"))
     assert complaints.put(3, of("[::1]:5", "x"))
     assert not complaints.put(4, of("[::1]:6", "x")), "another port of the same address"
+    assert complaints.put(5, of("[2001:db8::1]:5", "x"))
+    assert not complaints.put(6, of("[2001:db8::ffff:2]:5", "x")), "another address of the same network"
 
 
 def test_a_certificate_does_not_hide_what_is_wrong_with_another_one_behind_the_same_address() -> None:
@@ -71,12 +73,23 @@ def test_of_many_addresses_the_one_that_is_due_first_makes_room_and_its_count_is
     complaints.put(0, of("a:1", "x"))
     complaints.put(0, of("a:2", "x"))
     for at in range(KEPT_MAX - 1):
-        assert complaints.put(1, of(f"host{at}:1", "x"))
-    assert texts(complaints.put(2, of("b:1", "x"))) == [
+        assert complaints.put(at * 55, of(f"host{at}:1", "x"))
+    assert texts(complaints.put(KEPT_MAX * 55, of("b:1", "x"))) == [
         "connection of a:2 closed: x (1 like this within 60 s)",
         "connection of b:1 closed: x",
     ]
     assert len(complaints) == KEPT_MAX
+
+
+def test_very_many_addresses_have_a_few_lines_a_second_and_are_counted() -> None:
+    complaints = Complaints()
+    written = [line for at in range(5_000) for line in complaints.put(at // 5, of(f"host{at}:1", "x"))]
+    assert len(written) == NEW_MAX + 1
+    assert complaints.put(1_000, of("late:1", "x"))
+    counted = texts(complaints.due(EVERY_MS + 500))
+    assert counted == [
+        f"connection of host4999:1 closed: x ({5_000 - NEW_MAX - 1} things were wrong with others within 60 s)"
+    ]
 
 
 def test_an_address_that_is_quiet_again_leaves_nothing_behind() -> None:
@@ -89,7 +102,7 @@ def test_an_address_that_is_quiet_again_leaves_nothing_behind() -> None:
 
 
 def _held(complaints: Complaints) -> int:
-    return sum(len(getattr(complaints, name)) for name in Complaints.__slots__)
+    return sum(len(getattr(complaints, name)) for name in ("_kinds", "_of_owner"))
 
 
 @given(

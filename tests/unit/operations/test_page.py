@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import attrs
@@ -216,3 +217,23 @@ def test_a_replica_that_left_the_session_is_catching_up() -> None:
 )
 def test_the_commands_of_an_advice_can_be_copied_alone(advice: str, expected: list[str]) -> None:
     assert list(commands(advice)) == expected
+
+
+def test_figures_that_are_none_are_not_shown() -> None:
+    """They are what another process says, of any version or make."""
+    figures = {
+        ("rejected-append", 0): math.nan,
+        ("response-within-ms.much", 0): 1.0,
+        ("response-within-ms." + "9" * 5_000, 0): 1.0,
+        ("hot-lock.", 0): 1.0,
+        ("client-lag.3", -1): math.inf,
+        ("connections", -1): math.nan,
+        ("append-queue-size", 0): -math.inf,
+    }
+
+    page = page_of(with_server(figures=figures))
+
+    assert page["clients"] == []
+    assert page["servers"][0]["connections"] is None
+    assert page["partitions"][0]["queued"] is None
+    json.dumps(page, allow_nan=False)
