@@ -1593,9 +1593,30 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "a damaged record costs all who asked for what is read with it",
         "server.fetches",
-        "        return self._refuse(ids[0], note.reason)\n",
-        "        return [answer for tid in ids if tid in self._asked for answer in self._refuse(tid, note.reason)]\n",
+        "        refused = ids if note.for_now else ids[:1]\n",
+        "        refused = ids\n",
         ("tests/unit/server/test_fetches.py",),
+    ),
+    Mutant(
+        "payloads of an archive that is away are refused one read at a time",
+        "server.fetches",
+        "        refused = ids if note.for_now else ids[:1]\n",
+        "        refused = ids[:1]\n",
+        ("tests/unit/server/test_fetches.py",),
+    ),
+    Mutant(
+        "what all replicas refuse for a moment is called damage",
+        "store.reads",
+        "        away = not read.tried or read.damaged < len(read.tried)\n",
+        "        away = False\n",
+        ("tests/unit/store/test_session.py",),
+    ),
+    Mutant(
+        "what is damaged on all replicas is said to be away for now",
+        "store.session",
+        "damaged=refusal.damaged)",
+        "damaged=False)",
+        ("tests/unit/store/test_session.py",),
     ),
     Mutant(
         "the session behind the last one ends its server",
