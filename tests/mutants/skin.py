@@ -1579,8 +1579,22 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "a checkpoint begins while zookeeper is away",
         "server.commits",
-        " and not self._cluster.zookeeper_away:",
-        ":",
+        "        draining = self.draining and not self._cluster.zookeeper_away\n",
+        "        draining = self.draining\n",
+        ("tests/unit/server/test_partition.py",),
+    ),
+    Mutant(
+        "a replica that is back costs the session while zookeeper is away",
+        "server.partition",
+        "            case TakeIn() if self._cluster.zookeeper_away:\n",
+        "            case TakeIn() if False:\n",
+        ("tests/unit/server/test_partition.py",),
+    ),
+    Mutant(
+        "a session that may not open counts as the end of a checkpoint",
+        "server.commits",
+        "planned, self._closed, self.draining = self._closed, False, False\n",
+        "planned = self._closed\n",
         ("tests/unit/server/test_partition.py",),
     ),
     Mutant(
