@@ -220,6 +220,7 @@ class Commits:
         """While a session is open: let batches go, or end it when a new one is wanted."""
         session, appender, journal = self._ownership.session, self._appender, self.journal
         assert session is not None
+        appender.begin(now)
         behind = appender.commit_mark - session.low_water_mark
         if behind >= self._config.checkpoint_interval:
             self.draining = True
@@ -247,7 +248,9 @@ class Commits:
 
     def due(self, now: int) -> int | None:
         """When something may be launched, or written to the journal, though nothing comes before."""
-        launch = self._appender.queue.due(now) if self._ownership.open else None
+        appender, launch = self._appender, None
+        if self._ownership.open:
+            launch = now if appender.unfinished else appender.queue.due(now)
         return launch if self.journal is None else earliest(launch, self.journal.deadline())
 
     def note_progress(self, now: int) -> None:

@@ -11,7 +11,7 @@ from waltz_core.base.edge import CloseConn, Level, Report, ZkDone, ZkError, ZkFa
 from waltz_core.base.ids import Endpoint, ReqId, make_req_id
 from waltz_core.base.log import SessionInfo
 from waltz_core.server.config import ServerConfig
-from waltz_core.server.context import MetadataAsked, NodeContext, PartitionAlarm, Reply
+from waltz_core.server.context import MetadataAsked, NodeContext, PartitionAlarm, PartitionDue, Reply
 from waltz_core.server.feed import SendFrames, SendReply
 from waltz_core.server.feed_cache import FRAME_SIZE
 from waltz_core.server.marks import PATIENCE_MS
@@ -312,6 +312,25 @@ def test_no_checkpoint_begins_while_zookeeper_is_away() -> None:
     bench.context.cluster.zookeeper = "connected"
     bench.work()
     assert bench.partition.session is None
+
+
+def test_a_step_that_has_refused_what_it_may_is_followed_by_the_next_at_once() -> None:
+    """Other partitions have their turns between them."""
+    bench = Bench()
+    bench.open()
+    peer = bench.mount()
+    bench.commit(peer, 2)
+    bench.partition.received(0, peer, [append(each, lock=4) for each in range(3, 5)])
+    bench.work()  # one goes, and both would from here on be refused
+    refused = [append(each, lock=4) for each in range(5, 1_005)]
+    bench.partition.received(0, peer, refused)
+    told = steps = 0
+    while told < len(refused):
+        told, steps = told + len(bench.work()[1]), steps + 1
+        due = [key for key in bench.context.alarms.due(bench.now) if key == PartitionAlarm(0, PartitionDue.WORK)]
+        assert bool(due) is (told < len(refused))
+        bench.partition.due(bench.now, PartitionDue.WORK)
+    assert steps == 3
 
 
 def test_no_session_ends_for_a_log_start_while_zookeeper_is_away() -> None:
