@@ -371,8 +371,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "feed skips one",
         "server.feed",
-        "        first = subscription.position + 1\n",
-        "        first = subscription.position + 2\n",
+        "        first = subscription.position + 1\n        if first > self._mark:",
+        "        first = subscription.position + 2\n        if first > self._mark:",
     ),
     Mutant(
         "feed from before the restart",

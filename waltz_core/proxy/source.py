@@ -102,6 +102,10 @@ class UpstreamSource:
         """It never ends."""
         return SessionState.OPEN
 
+    def call_off(self, token: int) -> bool:
+        """A read is under way at once."""
+        return False
+
     # ---- marks ---------------------------------------------------------------------------------
 
     @property
