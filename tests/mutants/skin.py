@@ -1591,6 +1591,13 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/unit/server/test_partition.py",),
     ),
     Mutant(
+        "frames that overlap what is cached replace it",
+        "server.feed_cache",
+        "            if offset <= end and offset + len(frames) // FRAME_SIZE >= block.start:\n",
+        "            if block.start <= offset <= end:\n",
+        ("tests/unit/server/test_caches.py",),
+    ),
+    Mutant(
         "a feed reads at any number of places at once",
         "server.feed",
         "        if waiting is None and len(self._reads) >= _READS_MAX:\n",
