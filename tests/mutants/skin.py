@@ -1591,6 +1591,13 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/unit/server/test_partition.py",),
     ),
     Mutant(
+        "a journal's file that could not be begun stays in the way",
+        "waltz_trio.node.journal_directory",
+        "            self._unmade.add(partition_id)\n",
+        "            pass\n",
+        ("tests/trio/test_journal.py",),
+    ),
+    Mutant(
         "frames that overlap what is cached replace it",
         "server.feed_cache",
         "            if offset <= end and offset + len(frames) // FRAME_SIZE >= block.start:\n",
