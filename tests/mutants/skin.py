@@ -178,8 +178,8 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "what a partition of a proxy asks upstream is left to a later step",
         "proxy.node",
-        "                leaving += partition.disk.take()\n            self._step_client(now, leaving)\n",
-        "                leaving += partition.disk.take()\n",
+        "                leaving += self._partitions.disk.take()\n            self._step_client(now, leaving)\n",
+        "                leaving += self._partitions.disk.take()\n",
         ("tests/unit/proxy/test_node.py",),
     ),
     Mutant(
@@ -1220,8 +1220,8 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "a journal file that could not be begun is in the way of the next",
         "waltz_trio.node.journal_directory",
-        "            with contextlib.suppress(OSError):\n                self._system.unlink(path)\n            raise\n        file.size",
-        "            raise\n        file.size",
+        "            with contextlib.suppress(OSError):\n                self._system.unlink(path)\n            raise\n",
+        "            raise\n",
         ("tests/trio/test_journal.py",),
     ),
     Mutant(

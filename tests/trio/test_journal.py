@@ -318,6 +318,7 @@ def test_a_file_that_could_be_neither_begun_nor_deleted_is_made_once_the_disk_is
     disk.failing = failing
     for _ in range(2):
         assert list(hand.files.carry_out([write])) == [[JournalFailed(1, f"{tmp_path}: Input/output error")]]
+    assert kept(tmp_path) == {"0": [0, 1] if "unlink" in failing else [0]}
     disk.failing = ()
     for _ in range(2):
         assert list(hand.files.carry_out([write])) == [[JournalWritten(1)]]
