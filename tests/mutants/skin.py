@@ -178,8 +178,8 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "what a partition of a proxy asks upstream is left to a later step",
         "proxy.node",
-        "                leaving += self._partitions.disk.take()\n            self._step_client(now, leaving)\n",
-        "                leaving += self._partitions.disk.take()\n",
+        "            leaving += self._partitions.disk.take()\n            self._step_client(now, leaving)\n",
+        "            leaving += self._partitions.disk.take()\n",
         ("tests/unit/proxy/test_node.py",),
     ),
     Mutant(
