@@ -1591,6 +1591,20 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/unit/server/test_partition.py",),
     ),
     Mutant(
+        "a storage node that is to end begins what servers ask",
+        "storage.peers",
+        "        if peer is None or peer.closing or (self._stopping and peer.of_server):\n",
+        "        if peer is None or peer.closing:\n",
+        ("tests/unit/storage/test_node.py",),
+    ),
+    Mutant(
+        "a storage node that is to end begins what has waited for a server",
+        "storage.peers",
+        "            if peer.of_server:\n                peer.parked.clear()\n",
+        "            pass\n",
+        ("tests/unit/storage/test_node.py",),
+    ),
+    Mutant(
         "a journal's file that could not be begun stays in the way",
         "waltz_trio.node.journal_directory",
         "            self._unmade.add(partition_id)\n",
