@@ -174,7 +174,7 @@ ARCHIVING = (
     Mutant(
         "a feed below the log start fails with the archive",
         "server.archived_reads",
-        "        if not read.headers_only:\n            self.notes.put(ReadFailed",
+        "        if not again:\n            self.notes.put(ReadFailed",
         "        if True:\n            self.notes.put(ReadFailed",
         (
             "tests/model/test_archiving.py::test_while_the_archive_is_away_nothing_is_freed_appends_go_on_and_readers_below_wait",

@@ -371,8 +371,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "feed skips one",
         "server.feed",
-        "        first = subscription.position + 1\n",
-        "        first = subscription.position + 2\n",
+        "        first = subscription.position + 1\n        if first > self._mark:",
+        "        first = subscription.position + 2\n        if first > self._mark:",
     ),
     Mutant(
         "feed from before the restart",
@@ -401,14 +401,14 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "mark above the log accepted",
         "server.appender",
-        "            if request.client_mark > self.commit_mark:\n",
-        "            if request.client_mark < self.commit_mark - (1 << 62):\n",
+        "        if request.client_mark > self.commit_mark:\n",
+        "        if request.client_mark < self.commit_mark - (1 << 62):\n",
     ),
     Mutant(
         "taker in flight not blamed",
-        "server.appender",
-        "        blocking_id = taken.get(lock_hash, -1)\n",
-        "        blocking_id = -1\n",
+        "locks.exact",
+        "            taker: int | None = taken.get(lock_hash, -1)\n",
+        "            taker: int | None = -1\n",
     ),
     Mutant(
         "exact takings believed too far back",

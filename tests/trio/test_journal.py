@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import trio
@@ -31,6 +32,7 @@ from waltz_core.server.journal_format import (
 )
 from waltz_core.wire.lock_names import unpack_names
 from waltz_trio.base import durable
+from waltz_trio.base.durable import FileSystem
 from waltz_trio.client.connect import open_client
 from waltz_trio.client.values import Append
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
@@ -196,7 +198,7 @@ async def test_the_oldest_files_go_when_there_is_too_much(tmp_path: Path) -> Non
 class Hand:
     """The directory as the thread of a process uses it, with a clock that can be set."""
 
-    def __init__(self, directory: Path, size_max: int = 0) -> None:
+    def __init__(self, directory: Path, size_max: int = 0, system: FileSystem = durable) -> None:
         self.now_us = 1_000_000
         self.told: list[str] = []
         self.files = JournalDirectory(
@@ -207,6 +209,7 @@ class Hand:
             file_max=1,  # every group has a file of its own
             size_max=size_max,
             now_us=lambda: self.now_us,
+            system=system,
         )
 
     def write(self, *partitions: int) -> None:
@@ -285,6 +288,45 @@ def test_a_file_that_cannot_be_deleted_is_reported_once_and_none_after_it_goes(t
     second.write(1)
     second.files.close()
     assert kept(tmp_path) == {"0": [], "1": []}
+
+
+class Disk:
+    """A disk that fails for a while, as one does that the operating system has turned read-only."""
+
+    def __init__(self) -> None:
+        self.failing: tuple[str, ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.failing:
+            return self._fail
+        return getattr(durable, name)
+
+    def _fail(self, *_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("failing", [("write_at", "unlink"), ("sync_directory", "unlink"), ("write_at",)])
+def test_a_file_that_could_be_neither_begun_nor_deleted_is_made_once_the_disk_is_well(
+    tmp_path: Path, failing: tuple[str, ...]
+) -> None:
+    """It was in the way of each later try, so that a server committed nothing until it was restarted."""
+    disk = Disk()
+    hand = Hand(tmp_path, system=cast(FileSystem, disk))
+    hand.write(0)
+    size = (tmp_path / "0" / file_name(0)).stat().st_size
+    write = JournalWrite(1, 0, KEY, encode_entry(session(1)), True)
+    disk.failing = failing
+    for _ in range(2):
+        assert list(hand.files.carry_out([write])) == [[JournalFailed(1, f"{tmp_path}: Input/output error")]]
+    assert kept(tmp_path) == {"0": [0, 1] if "unlink" in failing else [0]}
+    disk.failing = ()
+    for _ in range(2):
+        assert list(hand.files.carry_out([write])) == [[JournalWritten(1)]]
+    hand.files.close()
+    assert kept(tmp_path) == {"0": [0, 1, 2]}
+    started = entries(tmp_path / "0" / file_name(1))[0]
+    assert isinstance(started, Started)
+    assert started.previous_size == size
 
 
 async def test_a_directory_has_one_server(tmp_path: Path) -> None:

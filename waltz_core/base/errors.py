@@ -91,9 +91,9 @@ class LockConflictError(ClientError):
     """The append was refused: something it depended on changed at or before `blocking_id`.
 
     What follows is known where the server explains its refusals, and None elsewhere. `kind` is "write" or "read" and
-    `lock` the lock that was refused; of several, the one with the highest `blocking_id`. `conflict` is True if it was
-    really taken, by transaction `taken_by`; False if the server's table confused it with others; None if the server
-    does not remember far enough back.
+    `lock` the lock that was refused; of several, one that was really taken. `conflict` is True if one was, by
+    transaction `taken_by`; False if the server's table confused them with others; None if the server does not remember
+    far enough back, or has no time to look, as it refuses very many.
     """
 
     def __init__(

@@ -176,6 +176,17 @@ class Turns(Generic[T]):
             self.drop(conn)
         return dropped
 
+    def remove(self, conn: int, work: T) -> None:
+        """Work that may wait for a connection is not to be done any more."""
+        queue = self._queues.get(conn)
+        for at, (_, waiting) in enumerate(queue.items if queue is not None else ()):
+            if queue is not None and waiting is work:
+                del queue.items[at]
+                self._size -= 1
+                if not queue.items and conn not in self._blocked:
+                    self._leave(queue)
+                return
+
     def drop(self, conn: int) -> None:
         """A connection is gone, and its work with it."""
         queue = self._queues.pop(conn, None)

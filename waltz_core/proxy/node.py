@@ -256,7 +256,7 @@ class ProxyNode:
                 partition.flush(now, self._client)
                 self._clients.deliver()
                 self._partitions.worked(partition)
-                leaving += partition.disk.take()
+            leaving += self._partitions.disk.take()
             self._step_client(now, leaving)
 
     def _step_client(self, now: int, leaving: list[ProxyEffect]) -> None:

@@ -33,7 +33,7 @@ from typing import Protocol
 from waltz_core.base.contract import earliest
 from waltz_core.base.edge import CloseConn
 from waltz_core.base.ids import req_client
-from waltz_core.base.outbox import Outbox
+from waltz_core.base.outbox import Emits, Outbox
 from waltz_core.base.pending import Pending
 from waltz_core.client.calls import Carried, Deliver, Phase, RecordsCarried
 from waltz_core.proxy.cache import CacheEffect, CacheIndex
@@ -73,7 +73,14 @@ class Carrier(Way, Protocol):
 class ProxyPartition:
     """A partition that the upstream cluster serves."""
 
-    def __init__(self, partition_id: int, context: NodeContext, fresh: Fresh, kept: CacheIndex) -> None:
+    def __init__(
+        self,
+        partition_id: int,
+        context: NodeContext,
+        fresh: Fresh,
+        kept: CacheIndex,
+        disk: Emits[CacheEffect],
+    ) -> None:
         config = context.config.partition(partition_id)
         self.partition_id = partition_id
         self.mark = -1
@@ -84,14 +91,15 @@ class ProxyPartition:
         self._config = config
         self._alarms = context.alarms
         self._alarm = PartitionAlarm(partition_id, PartitionDue.WORK)
-        self._wanted: Outbox[FetchWanted | MarkWanted | CacheEffect] = Outbox()
+        self._wanted: Outbox[FetchWanted | MarkWanted] = Outbox()
         self._clients = context.clients
-        self.disk: Outbox[CacheEffect] = Outbox()  # what the disk is to do, for the process
         self._notes: Outbox[ReadNote] = Outbox()
         self._members = Members()
         self._fresh = fresh
         reading: Pending[ReadFor] = Pending(context.tickets)
-        self.source = UpstreamSource(partition_id, context.data_cache, kept, context.tickets, self._wanted, self._notes)
+        self.source = UpstreamSource(
+            partition_id, context.data_cache, kept, context.tickets, self._wanted, disk, self._notes
+        )
         self._log_start = LogBeginning(config.archive, context, partition_id)
         self.feeds = Feeds(partition_id, config, context, self.source, self._log_start, reading)
         self.reads = Reads(partition_id, config, context, self.source, reading, self.feeds)
@@ -345,10 +353,8 @@ class ProxyPartition:
         for wanted in self._wanted.take():
             if isinstance(wanted, FetchWanted):
                 upstream.read(now, self.partition_id, wanted.token, wanted.first, wanted.count)
-            elif isinstance(wanted, MarkWanted):
-                upstream.ask_mark(now, self.partition_id, wanted.number)
             else:
-                self.disk.put(wanted)
+                upstream.ask_mark(now, self.partition_id, wanted.number)
         self.carriage.send(now, upstream)
         due = now if self._notes else earliest(self.feeds.feed.deadline(now), self.reads.deadline(now))
         self._alarms.set(self._alarm, earliest(due, self.carriage.deadline(now)))

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from waltz_core.proxy.cache import CacheIndex
+from waltz_core.base.outbox import Outbox
+from waltz_core.proxy.cache import CacheEffect, CacheIndex
 from waltz_core.proxy.fresh import Fresh
 from waltz_core.proxy.partition import ProxyPartition
 from waltz_core.server.context import NodeContext
@@ -29,6 +30,7 @@ class ProxyPartitions:
     def __init__(self, context: NodeContext, cache_bytes: int) -> None:
         self._context = context
         self.kept = CacheIndex(cache_bytes)  # on the disk
+        self.disk: Outbox[CacheEffect] = Outbox()  # what it is to do, in the order of the index, which says where
         self.fresh = Fresh()
         self.served: dict[int, ProxyPartition] = {}
         self.crowded: dict[int, ProxyPartition] = {}  # those where too many appends wait for upstream
@@ -41,7 +43,8 @@ class ProxyPartitions:
 
     def open(self, count: int) -> None:
         """The cluster has so many."""
-        self.served = {number: ProxyPartition(number, self._context, self.fresh, self.kept) for number in range(count)}
+        shared = self._context, self.fresh, self.kept, self.disk
+        self.served = {number: ProxyPartition(number, *shared) for number in range(count)}
         for partition in self.served.values():
             partition.feeds.limit(self._context.config.feed_cache_bytes // max(1, count))
 

@@ -69,7 +69,8 @@ class UpstreamSource:
         cache: DataCache,
         kept: CacheIndex,
         tickets: Tickets,
-        wanted: Emits[FetchWanted | MarkWanted | CacheEffect],
+        wanted: Emits[FetchWanted | MarkWanted],
+        disk: Emits[CacheEffect],
         notes: Outbox[ReadNote],
     ) -> None:
         self.partition_id = partition_id
@@ -79,6 +80,7 @@ class UpstreamSource:
         self._kept = kept  # on the disk, by all partitions
         self._tickets = tickets
         self._wanted = wanted
+        self._disk = disk  # of all partitions, too: an entry stands where the index had it put
         self._notes = notes
         self._fetches: dict[int, _Fetch] = {}
         self._round = 0
@@ -101,6 +103,10 @@ class UpstreamSource:
     def state(self) -> SessionState:
         """It never ends."""
         return SessionState.OPEN
+
+    def call_off(self, token: int) -> bool:
+        """A read is under way at once."""
+        return False
 
     # ---- marks ---------------------------------------------------------------------------------
 
@@ -151,7 +157,7 @@ class UpstreamSource:
         place = self._kept.find(self.partition_id, waiter.first)
         if place is not None:
             self._fetches[token] = _Fetch(place.first, place.count, [waiter], place)
-            self._wanted.put(self._kept.read(self.partition_id, token, place))
+            self._disk.put(self._kept.read(self.partition_id, token, place))
             return
         self._fetches[token] = _Fetch(waiter.first, waiter.count, [waiter])
         self._wanted.put(FetchWanted(token, waiter.first, waiter.count))
@@ -167,7 +173,7 @@ class UpstreamSource:
             for waiter in fetch.waiters:
                 self._notes.put(ReadFailed(waiter.token, f"transaction {waiter.first} cannot be read: {text}"))
             return
-        self._wanted.put_all(self._kept.add(self.partition_id, fetch.first, answer.records))
+        self._disk.put_all(self._kept.add(self.partition_id, fetch.first, answer.records))
         self._arrived(fetch, answer.records)
 
     def _arrived(self, fetch: _Fetch, records: Sequence[Record]) -> None:

@@ -67,7 +67,7 @@ def payload_bytes(requests: Sequence[HasRecord], first: int, end: int) -> int:
     return sum([len(request.data) for request in requests[first:end]])
 
 
-def _locks(requests: Sequence[Append]) -> int:
+def locks_of(requests: Sequence[Append]) -> int:
     """How many locks a few appends have; many that came in one piece are small, and so are their locks."""
     count = 0
     if len(requests) <= _FEW:
@@ -183,7 +183,7 @@ class AppendQueue:
         for piece in pieces:
             run = Run(sender, piece, now)
             size = self._hold(run)
-            run.cost = cost_of(len(piece), size) + _locks(piece) // _COST_LOCKS
+            run.cost = cost_of(len(piece), size) + locks_of(piece) // _COST_LOCKS
             cost += run.cost
             self._turns.put(client, sender.owner, run.cost, run)
         if self._last:

@@ -27,17 +27,17 @@ commit, although they conflict.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import TypeAlias
 
 from waltz_core.base.ids import req_generation
-from waltz_core.base.lock import Conflict, LockKind
+from waltz_core.base.lock import LockKind
 from waltz_core.base.log import RECORD_OVERHEAD
 from waltz_core.base.record import record
-from waltz_core.locks.exact import UNEXPLAINED, ExactLocks, Explanation
+from waltz_core.locks.exact import UNEXPLAINED, ExactLocks, Explanation, Suspect
 from waltz_core.locks.table import LockTable
-from waltz_core.server.append_queue import Append, AppendQueue, Barrier, Run, Sender, Take, cost_of
+from waltz_core.server.append_queue import Append, AppendQueue, Barrier, Run, Sender, Take, cost_of, locks_of
 from waltz_core.store.replica_link import Batch
 from waltz_core.wire.client_messages import NamedAppendRequest, Refusal
 from waltz_core.wire.records import NO_RECORDS, RecordRun
@@ -88,6 +88,9 @@ class Passed:
 
 Verdict: TypeAlias = Refused | Dropped | Committed | Passed
 
+# Refusals in one step are paid for by what they cost, in microseconds, about.
+_REFUSALS_COST = 2_000
+_REFUSAL_COST = 5  # of each, besides its locks
 _FLIGHT_BATCHES = 16  # full batches in flight: enough for the longest way, and few enough to keep in memory
 
 
@@ -166,6 +169,7 @@ class Appender:
         "_locks",
         "_open",
         "_quorum",
+        "_refusals",
         "_taken",
         "commit_mark",
         "next_id",
@@ -197,6 +201,7 @@ class Appender:
         self._explain_all = explain_all
         self._by_runs = not explain_all  # one by one where the estimate of every lock check is written down
         self._exact = ExactLocks(exact_locks, commit_mark)
+        self._refusals = _REFUSALS_COST  # what those of this step may cost yet
         self._taken: dict[int, int] = {}  # lock hash → the last append in flight that takes it
         self._batch_count_max = batch_count_max
         self._batch_bytes_max = batch_bytes_max
@@ -326,6 +331,16 @@ class Appender:
             self._commit(mark, out)
         self._pass_barriers(out)
 
+    def begin(self, now: int) -> None:
+        """A step begins, which may refuse so much and no more: other partitions wait for its end."""
+        self._refusals = _REFUSALS_COST
+        self._exact.allowance.refill(now)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the step has refused what it may, and more waits."""
+        return self._refusals <= 0 and bool(self.queue)
+
     def launch(self, out: list[Verdict], now: int = 0) -> Batch | None:
         """Take the next batch from the queue; None when nothing can be launched now.
 
@@ -336,7 +351,7 @@ class Appender:
             return None
         flight = Flight(self.next_id)
         behind: list[Barrier] = []
-        while len(flight.appends) < self._batch_count_max and flight.size < self._batch_bytes_max:
+        while self._has_room(flight) and self._refusals > 0:
             item = self.queue.take(now)
             if item is None:
                 break
@@ -358,6 +373,9 @@ class Appender:
         encoded = encode_records(flight.first, flight.appends)
         flight.records = RecordRun.uncut(encoded, len(flight.appends))
         return Batch(flight.first, len(flight.appends), encoded)
+
+    def _has_room(self, flight: Flight) -> bool:
+        return len(flight.appends) < self._batch_count_max and flight.size < self._batch_bytes_max
 
     @property
     def _full(self) -> bool:
@@ -387,22 +405,12 @@ class Appender:
                     break
             request = run.appends[at]
             at += 1
-            if request.client_mark > self.commit_mark:
-                out.append(Dropped(run.sender.conn, (request,), Refusal.OTHER, self._ahead(request.client_mark)))
-                continue
-            if request.write_locks or request.read_locks or request.append_locks:
-                mark = self._lock(request, flight.first + len(appends))
-                flight.locked = True
-                if mark > request.client_mark:
-                    explained = self._explain_all or type(request) is NamedAppendRequest
-                    why = self._explain(request) if explained else UNEXPLAINED
-                    out.append(Refused(run.sender.conn, request, mark, why, run.received))
-                    continue
-                if self._explain_all:
-                    flight.marks[flight.first + len(appends)] = mark
-            elif request.client_mark < -1:
-                # Java: no locks count as -1
-                out.append(Refused(run.sender.conn, request, -1, UNEXPLAINED, run.received))
+            refusal = self._check(run, request, flight)
+            if refusal is not None:
+                out.append(refusal)
+                self._refusals -= _REFUSAL_COST + locks_of((request,))
+                if self._refusals <= 0:
+                    end = at
                 continue
             appends.append(request)
             taken += len(request.data) + RECORD_OVERHEAD
@@ -412,6 +420,28 @@ class Appender:
         self._taken_into(flight, run, len(appends) - before, taken - flight.size)
         self.queue.used(run, end)
         return end == len(run.appends)
+
+    def _check(self, run: Run, request: Append, flight: Flight) -> Refused | Dropped | None:
+        """Take the locks of an append that goes into a batch; or why it does not."""
+        if request.client_mark > self.commit_mark:
+            return Dropped(run.sender.conn, (request,), Refusal.OTHER, self._ahead(request.client_mark))
+        if request.write_locks or request.read_locks or request.append_locks:
+            transaction_id = flight.first + len(flight.appends)
+            mark = self._lock(request, transaction_id)
+            flight.locked = True
+            if mark > request.client_mark:
+                explained = self._explain_all or type(request) is NamedAppendRequest
+                why = UNEXPLAINED
+                if explained:
+                    suspects = _suspects(self._locks, self._taken, request)
+                    why = self._exact.explain(suspects, self._taken, request.client_mark)
+                return Refused(run.sender.conn, request, mark, why, run.received)
+            if self._explain_all:
+                flight.marks[transaction_id] = mark
+        elif request.client_mark < -1:
+            # Java: no locks count as -1
+            return Refused(run.sender.conn, request, -1, UNEXPLAINED, run.received)
+        return None
 
     def _taken_into(self, flight: Flight, run: Run, count: int, size: int) -> None:
         """The last appends of a batch are of a run."""
@@ -448,26 +478,6 @@ class Appender:
             for lock_hash in (*write, *append) if append else write:
                 taken[lock_hash] = transaction_id
         return mark
-
-    def _explain(self, request: Append) -> Explanation:
-        """Find the lock with the highest bound, and who really took it behind the client mark."""
-        taken, best = self._taken, (-2, LockKind.NONE, -1, 0)
-        for kind, locks in ((LockKind.WRITE, request.write_locks), (LockKind.READ, request.read_locks)):
-            for index, lock_hash in enumerate(locks or ()):
-                bound = max(self._locks.estimate((lock_hash,), ()), taken.get(lock_hash, -1))
-                if bound > best[0]:
-                    best = bound, kind, index, lock_hash
-        bound, kind, index, lock_hash = best
-        above = request.client_mark
-        blocking_id = taken.get(lock_hash, -1)
-        if blocking_id <= above:
-            blocking_id = self._exact.newest(lock_hash, above, bound)
-        if blocking_id > above:
-            conflict = Conflict.TRUE
-        else:
-            conflict = Conflict.FALSE if above >= self._exact.floor else Conflict.UNKNOWN
-            blocking_id = -1
-        return Explanation(kind, index, lock_hash, conflict, blocking_id)
 
     def drop_queue(self, out: list[Verdict]) -> None:
         """The partition goes away: nothing queued will ever be written by us."""
@@ -531,3 +541,14 @@ class Appender:
         self.queue.nothing_flies()
         self.queue.set_head(returned)
         self.next_id = self.commit_mark + 1
+
+
+def _suspects(table: LockTable, taken: Mapping[int, int], request: Append) -> list[Suspect]:
+    """Locks of an append that were taken behind its client mark, perhaps; `taken`: by those in flight."""
+    suspects: list[Suspect] = []
+    for kind, locks in ((LockKind.WRITE, request.write_locks), (LockKind.READ, request.read_locks)):
+        for index, lock_hash in enumerate(locks or ()):
+            bound = max(table.estimate((lock_hash,), ()), taken.get(lock_hash, -1))
+            if bound > request.client_mark:
+                suspects.append((bound, kind, index, lock_hash))
+    return suspects

@@ -107,6 +107,14 @@ class Archive:
         self._waiting.append(read)
         self._launch(now)
 
+    def call_off(self, partition_id: int, token: int) -> bool:
+        """A read is of no use any more: whether it waits, and goes; one that has begun counts until it is answered."""
+        before = len(self._waiting)
+        self._waiting = deque(
+            read for read in self._waiting if (read.partition_id, read.token) != (partition_id, token)
+        )
+        return len(self._waiting) < before
+
     def _launch(self, now: int) -> None:
         while self._waiting and self._reading < self.policy.reads_max:
             read = self._waiting.popleft()

@@ -3,7 +3,8 @@
     Feeds, Reads ── read ──▶ below the log start? ── no ──▶ the store session ── failed, as the log start has risen ──┐
                                     └── yes ──▶ the archive ◀───────────────────────────────────────────────────────┘
                                                     ├── answered ──▶ the note that a replica would have given
-                                                    └── failed ──▶ headers for feeds: tried again, after a pause
+                                                    └── failed ──▶ headers for feeds: tried again, after a pause,
+                                                                   as long as somebody waits for them
                                                                    records for clients: the reason, at once
 
 Feeds and reads see it as their source (`source.py`), so their limits hold here too: nothing is read for a connection
@@ -60,6 +61,7 @@ class ArchivedReads:
         self._reads: dict[int, _Read] = {}  # token → read under way, wherever it is
         self._again: list[_Read] = []  # headers that are read again after the pause
         self._again_at: int | None = None
+        self._needless: set[int] = set()  # tokens of reads under way that are not repeated
         policy = archive.policy
         self._attempts = Attempts(policy.retry_min_ms, policy.retry_max_ms, rng)
 
@@ -113,6 +115,19 @@ class ArchivedReads:
         """Read records from `first` on."""
         self._read(now, _Read(token, first, count, headers_only=False))
 
+    def call_off(self, token: int) -> bool:
+        """Nobody waits for a read any more: whether no answer to it will come."""
+        read = self._reads.get(token)
+        if read is None:
+            return False  # its answer is on the way
+        if read in self._again:
+            self._again.remove(read)
+        elif not self._archive.call_off(self.partition_id, token):
+            self._needless.add(token)
+            return False
+        del self._reads[token]
+        return True
+
     def _read(self, now: int, read: _Read) -> None:
         self._reads[read.token] = read
         if read.first < self._log_start.present:
@@ -130,8 +145,8 @@ class ArchivedReads:
 
     def from_session(self, now: int, note: ReadNote) -> ReadNote | None:
         """A replica has answered; None if the archive is asked instead."""
-        read = self._reads.pop(note.token, None)
-        if read is None or not isinstance(note, ReadFailed) or read.first >= self._log_start.present:
+        read, needless = self._taken(note.token)
+        if read is None or needless or not isinstance(note, ReadFailed) or read.first >= self._log_start.present:
             return note
         self._reads[note.token] = read  # it was under way while the log start rose
         self._ask(now, read)
@@ -139,12 +154,12 @@ class ArchivedReads:
 
     def answered(self, now: int, asked: ReadAsked, event: ArchiveEvent) -> None:
         """The archive has answered a read."""
-        read = self._reads.pop(asked.token, None)
+        read, needless = self._taken(asked.token)
         if read is None:
             return
         reason = _problem(event, asked.first)
         if reason:
-            self._failed(now, read, reason)
+            self._failed(now, read, reason, again=read.headers_only and not needless)
             return
         assert isinstance(event, ArchiveData)
         self.trouble = ""
@@ -157,15 +172,21 @@ class ArchivedReads:
         else:
             self.notes.put(RecordsRead(read.token, records))
 
+    def _taken(self, token: int) -> tuple[_Read | None, bool]:
+        """A read that was answered, and whether nobody waits for it."""
+        needless = token in self._needless
+        self._needless.discard(token)
+        return self._reads.pop(token, None), needless
+
     @property
     def _where(self) -> str:
         return f"partition {self.partition_id}, archive {self._archive.policy.where}"
 
-    def _failed(self, now: int, read: _Read, reason: str) -> None:
+    def _failed(self, now: int, read: _Read, reason: str, *, again: bool) -> None:
         self.trouble = f"transaction {read.first} cannot be read from the archive: {reason}"
         if self._attempts.failed(reason):
             self._out.put(Report(Level.WARNING, f"{self._where}: {self.trouble}; feeds that need it wait"))
-        if not read.headers_only:
+        if not again:
             self.notes.put(ReadFailed(read.token, self.trouble, for_now=True))
             return
         self._reads[read.token] = read

@@ -79,7 +79,8 @@ class Commits:
         self._journals = context.journals
         self._traces: dict[int, tuple[int, int]] = {}  # traced transactions in flight → received, launched
         self.doubtful = False  # somebody else may own the partition by now: nothing is launched
-        self.draining = False  # a checkpoint is due: nothing is launched
+        self.draining = False  # a new session is wanted: nothing is launched, and this one ends when nothing flies
+        self._closed = False  # this one was, for that
         self._verdicts: list[Verdict] = []
         self._warned_of = -1  # connection whose appends were said to be ahead of the log
         self._waits_since: int | None = None  # when there was last an append that waits, and progress
@@ -196,16 +197,17 @@ class Commits:
         if self.journal is not None:
             self.journal.session_opened(now, self._ownership.session_id, self._ownership.generation, note.mark)
         self._appender.opened(note.quorum, note.replicas)
-        self.draining = False
 
-    def session_ended(self, *, recovered: bool) -> None:
-        """What is in flight waits for the next one."""
+    def session_ended(self, *, recovered: bool) -> bool:
+        """What is in flight waits for the next one. Returns whether this one ended on purpose, to make room for it."""
         self.response_times.forget()
         self._traces.clear()
         if self.journal is not None:
             self.journal.session_ended()
         if recovered:
             self._appender.closed()
+        planned, self._closed, self.draining = self._closed, False, False
+        return planned
 
     def close(self, now: int) -> None:
         """The partition goes: nothing queued will ever be written by us."""
@@ -215,20 +217,23 @@ class Commits:
     # ---- once per step -----------------------------------------------------------------------
 
     def launch(self, now: int) -> None:
-        """While a session is open: let batches go, or end it when a checkpoint is due."""
+        """While a session is open: let batches go, or end it when a new one is wanted."""
         session, appender, journal = self._ownership.session, self._appender, self.journal
         assert session is not None
+        appender.begin(now)
         behind = appender.commit_mark - session.low_water_mark
-        # The next session begins with ZooKeeper: while that is away, a checkpoint would cost commits until it is back.
-        if behind >= self._config.checkpoint_interval and not self._cluster.zookeeper_away:
+        if behind >= self._config.checkpoint_interval:
             self.draining = True
-        if self.draining and appender.in_flight == 0:
+        # The next session begins with ZooKeeper: while that is away, none would commit anything until it is back.
+        draining = self.draining and not self._cluster.zookeeper_away
+        if draining and appender.in_flight == 0:
+            self._closed = True
             session.close(now, f"checkpoint after {behind} transactions")
             return
         if journal is not None and not self.doubtful:
             for batch in journal.ready():
                 session.replicate(batch)
-        while not self.draining and not self.doubtful and (journal is None or not journal.blocked):
+        while not draining and not self.doubtful and (journal is None or not journal.blocked):
             launched = appender.launch(self._verdicts, now)
             if launched is None:
                 break
@@ -243,7 +248,9 @@ class Commits:
 
     def due(self, now: int) -> int | None:
         """When something may be launched, or written to the journal, though nothing comes before."""
-        launch = self._appender.queue.due(now) if self._ownership.open else None
+        appender, launch = self._appender, None
+        if self._ownership.open:
+            launch = now if appender.unfinished else appender.queue.due(now)
         return launch if self.journal is None else earliest(launch, self.journal.deadline())
 
     def note_progress(self, now: int) -> None:

@@ -5,14 +5,16 @@
  LAGGING ─────────────────────────────────────────► LIVE
   ▲ │  ▲ ◄──────────────────────────────────────────┘  at a commit, when the connection takes no more
   │ │  └── answered, or failed ── READING                    headers that the cache has no longer, from a replica
-  │ └──── turn, not cached ────────►┘
+  │ ├──── turn, not cached ────────►┘
+  │ └──── turn, not cached, and so many reads are under way ──► STALLED ──── one has ended, turn ────► as LAGGING
   └ subscribed                         any state ──► ENDED   budget used up, replaced, connection gone
 ```
 
 A commit is encoded once: every LIVE subscription gets the same bytes, in the same step. A LAGGING one gets a slice per
 turn, so that those that are far behind share the time that is left, and none of them delays the live ones. While
 appends are being committed, turns cost from an allowance. One read of a replica serves all that wait for the
-same first id.
+same first id. So many are under way and no more, and those who wait for one to end take turns, too; a read for which
+nobody waits any more counts until it is answered, unless it can be called off (`needless`, `called_off`).
 
 A subscription owns its position and its budget; the mark is moved by commits alone, and nothing above it is ever sent.
 Nothing here is durable: after a lost connection the client mounts again at the mark that it has.
@@ -39,6 +41,7 @@ _BUSY_COST = 1_600  # a millisecond
 _BUSY_COST_MAX = 2 * _SLICE  # saved
 _HEADER_COST = 40  # of each that is read from a replica: most of it there, where appends wait for it, too
 _READ_COUNT = 1000  # headers per read from a replica
+_READS_MAX = 8  # reads under way
 _RETRY_MS = 100
 _FEEDS_MAX = 4  # of one connection; a client uses one at a time, and a mount beside it
 
@@ -74,6 +77,7 @@ class _State(enum.Enum):
     LIVE = "at the mark"
     LAGGING = "waits for its turn, and until its connection takes more"
     READING = "waits for headers from a replica"
+    STALLED = "waits for one of the reads under way to end, to begin its own"
     ENDED = "used up, replaced, or without a connection"
 
 
@@ -115,11 +119,13 @@ class Feed:
         "_lagging",
         "_live",
         "_mark",
+        "_needless",
         "_of",
         "_positions",
         "_reads",
         "_replaced",
         "_retry_at",
+        "_stalled",
         "lagging_added",
         "live_added",
         "served",
@@ -132,7 +138,9 @@ class Feed:
         self._positions: dict[int, int] = {}  # conn → highest id it was sent, or said that it has
         self._live: dict[_Subscription, None] = {}
         self._lagging: Turns[_Subscription] = Turns(1)
-        self._reads: dict[int, list[_Subscription]] = {}  # first id of a read under way → who waits
+        self._stalled: Turns[_Subscription] = Turns(1)
+        self._reads: dict[int, dict[_Subscription, None]] = {}  # first id of a read under way → who waits
+        self._needless: dict[int, None] = {}  # those that nobody waits for, since the last look
         self._blocked: set[int] = set()  # connections that take no more
         self._replaced: list[SendReply] = []
         self._retry_at: int | None = None
@@ -176,9 +184,9 @@ class Feed:
         self._positions[conn] = max(client_mark, self._positions.get(conn, client_mark))
         others = self._of.setdefault(conn, [])
         others.append(subscription)
+        self._place(subscription)
         if len(others) > _FEEDS_MAX:
             self._end_oldest(conn, others)
-        self._place(subscription)
         self.lagging_added += subscription.state is not _State.LIVE
 
     def _end_oldest(self, conn: int, subscriptions: list[_Subscription]) -> None:
@@ -207,7 +215,14 @@ class Feed:
         return {conn for conn, found in self._of.items() if any(one.position + 1 < start for one in found)}
 
     def _end(self, subscription: _Subscription) -> None:
-        subscription.state = _State.ENDED
+        state, subscription.state = subscription.state, _State.ENDED
+        if state is _State.READING:
+            first = subscription.position + 1
+            del self._reads[first][subscription]
+            if not self._reads[first]:
+                self._needless[first] = None
+        elif state is not _State.LIVE:
+            (self._lagging if state is _State.LAGGING else self._stalled).remove(subscription.conn, subscription)
         self._live.pop(subscription, None)
         found = self._of[subscription.conn]
         found.remove(subscription)
@@ -241,18 +256,29 @@ class Feed:
 
     def read_failed(self, now: int, first: int) -> None:
         """A read found no replica that could answer."""
-        self._retry_at = now + _RETRY_MS
+        if self._reads[first]:
+            self._retry_at = now + _RETRY_MS
         self._answered(first)
 
     def _answered(self, first: int) -> None:
-        for subscription in self._reads.pop(first, ()):
-            if subscription.state is _State.READING:
-                self._lag(subscription)
+        for subscription in self._reads.pop(first):
+            self._lag(subscription)
+
+    def needless(self) -> list[int]:
+        """First ids of reads that nobody waits for any more, once each; `called_off` if no answer will come."""
+        needless, self._needless = self._needless, {}
+        return [first for first in needless if not self._reads.get(first, True)]
+
+    def called_off(self, first: int) -> None:
+        """A read that nobody waits for is not under way any more."""
+        assert not self._reads[first]
+        del self._reads[first]
 
     def writable(self, conn: int, writable: bool) -> None:
         """A connection stopped or started taking data."""
         (self._blocked.discard if writable else self._blocked.add)(conn)
         self._lagging.block(conn, not writable)
+        self._stalled.block(conn, not writable)
 
     def gone(self, conn: int) -> None:
         """A connection ended, and its subscriptions with it."""
@@ -261,6 +287,7 @@ class Feed:
         self._positions.pop(conn, None)
         self._blocked.discard(conn)
         self._lagging.drop(conn)
+        self._stalled.drop(conn)
 
     def serve(self, now: int, out: list[FeedEffect], *, busy: bool = False) -> None:
         """Give lagging subscriptions their turns; call once per step."""
@@ -276,19 +303,24 @@ class Feed:
         tight = now < self._busy_until
         if tight:
             self._allowance.refill(now)
-        for _ in range(min(_TURNS_BUSY if tight else _TURNS_PER_STEP, len(self._lagging))):
+        waiting = len(self._lagging) + min(len(self._stalled), _READS_MAX - len(self._reads))
+        for _ in range(min(_TURNS_BUSY if tight else _TURNS_PER_STEP, waiting)):
             if tight and self._allowance.left <= 0:
                 return
-            taken = self._lagging.take()
+            taken = (self._stalled if self._may_read else self._lagging).take()
             if taken is None:
                 return
-            if taken[1].state is _State.LAGGING:
-                cost = self._turn(taken[1], out)
-                self._allowance.left -= cost if tight else 0
+            cost = self._turn(taken[1], out)
+            self._allowance.left -= cost if tight else 0
+
+    @property
+    def _may_read(self) -> bool:
+        """Whether one that is stalled may go on."""
+        return self._stalled.ready and len(self._reads) < _READS_MAX
 
     def deadline(self, now: int) -> int | None:
         """Now if somebody waits for a turn."""
-        if not self._lagging.ready:
+        if not self._lagging.ready and not self._may_read:
             return None
         if self._retry_at is not None:
             return self._retry_at
@@ -320,12 +352,16 @@ class Feed:
         return len(frames) // FRAME_SIZE
 
     def _read(self, first: int, subscription: _Subscription, out: list[FeedEffect]) -> int:
-        subscription.state = _State.READING
         waiting = self._reads.get(first)
-        if waiting is not None:
-            waiting.append(subscription)
+        if waiting is None and len(self._reads) >= _READS_MAX:
+            subscription.state = _State.STALLED
+            self._stalled.put(subscription.conn, subscription.owner, 1, subscription)
             return 1
-        self._reads[first] = [subscription]
+        subscription.state = _State.READING
+        if waiting is not None:
+            waiting[subscription] = None
+            return 1
+        self._reads[first] = {subscription: None}
         count = min(_READ_COUNT, self._mark - first + 1)
         out.append(ReadHeaders(first, count))
         return _HEADER_COST * count

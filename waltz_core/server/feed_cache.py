@@ -4,8 +4,9 @@ Theory of operation:
 
 * **A frame is encoded once** for all subscribers, under codec 0; another codec changes one byte of each. All frames
   have one size, so ids are places, and a run for a subscriber is a slice.
-* **Blocks of 1,024 ids** hold what is consecutive from some id of theirs on. Frames that continue a block are appended
-  to it; a gap or an overlap replaces it, which costs a read from a storage node later and never a wrong answer.
+* **Blocks of 1,024 ids** hold what is consecutive from some id of theirs on. Frames that continue or overlap it, on
+  either side, are joined to it, so that a lagging subscriber who reads up to the newest ones meets them. With a gap
+  between them the newer frames replace it, which costs a read from a storage node later and never a wrong answer.
 * **Nothing here can become wrong**: only committed headers are added. When the log ceases to be ours all is dropped.
 * **Memory** is a share of the server's, changed as partitions come and go; the block used least recently goes first,
   and two are always kept: one that is being filled and one that a lagging subscriber reads.
@@ -123,12 +124,13 @@ class FeedCache:
         if block is not None:
             self._blocks.move_to_end(number)
             end = block.start + len(block.frames) // FRAME_SIZE
-            if offset == end:
-                block.frames += frames
+            if offset <= end and offset + len(frames) // FRAME_SIZE >= block.start:
+                block.frames += frames[(end - offset) * FRAME_SIZE :]
+                if offset < block.start:
+                    block.frames[:0] = frames[: (block.start - offset) * FRAME_SIZE]
+                    block.start = offset
                 return
-            if block.start <= offset and offset + len(frames) // FRAME_SIZE <= end:
-                return
-        # A gap or an overlap: the newer run replaces the older one.
+        # A gap: the newer run replaces the older one.
         block = self._blocks[number] = _Block(offset)
         block.frames += frames
         self._blocks.move_to_end(number)

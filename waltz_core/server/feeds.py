@@ -74,6 +74,7 @@ class Feeds:
         self.feed = Feed(self._cache)
         self._barriers: dict[int, list[Mount | Flush]] = {}  # token → who waits for it
         self._held: list[tuple[Peer, FeedMessage]] = []
+        self._reads: dict[int, int] = {}  # first id of a read for the feed → its token
         self._ahead: list[Mount] = []  # mounts from ahead of the log, not asked about yet
 
     @property
@@ -192,6 +193,7 @@ class Feeds:
 
     def serve(self, now: int, *, busy: bool) -> None:
         """Give subscriptions that lag their turns, once per step; fewer while appends wait for their verdict."""
+        self._call_off_reads()
         effects: list[FeedEffect] = []
         self.feed.serve(now, effects, busy=busy)
         self._perform(now, effects)
@@ -202,13 +204,27 @@ class Feeds:
             if not isinstance(effect, ReadHeaders):
                 self._clients.put(effect)
             elif self._ownership.open and session is not None:
-                session.read_headers(now, self._reading.ask(FeedRead(effect.first)), effect.first, effect.count)
+                token = self._reads[effect.first] = self._reading.ask(FeedRead(effect.first))
+                session.read_headers(now, token, effect.first, effect.count)
             else:
                 self.feed.read_failed(now, effect.first)
 
     def headers_read(self, note: HeadersRead, first: int) -> None:
         """A replica has answered."""
+        del self._reads[first]
         self.feed.headers(first, frames_of(note.headers))
+
+    def read_failed(self, now: int, first: int) -> None:
+        """None could."""
+        del self._reads[first]
+        self.feed.read_failed(now, first)
+
+    def _call_off_reads(self) -> None:
+        """Those that nobody waits for any more, as far as they have not begun."""
+        for first in self.feed.needless():
+            if self._ownership.call_off(self._reads[first]):
+                self._reading.take(self._reads.pop(first))
+                self.feed.called_off(first)
 
     # ---- sessions and connections ------------------------------------------------------------
 
@@ -234,6 +250,7 @@ class Feeds:
     def gone(self, peer: Peer) -> None:
         """A connection ended: nobody waits for its answers."""
         self.feed.gone(peer.conn)
+        self._call_off_reads()
         for waiting in self._barriers.values():
             waiting[:] = [barrier for barrier in waiting if barrier.conn != peer.conn]
         self._held = [held for held in self._held if held[0].conn != peer.conn]

@@ -88,7 +88,7 @@ class LogStart(LogBeginning):
             text = problem[1]
             if start > session.low_water_mark + 1 and problem[0] is LogStartProblem.NOT_READY:
                 again = True
-                text += "; a new one begins now"
+                text += "; a new one begins as soon as ZooKeeper answers"
             if problem[0] is LogStartProblem.NOT_POSSIBLE:
                 code = messages.ErrorCode.NOT_IMPLEMENTED
         self._clients.put(Reply(conn, messages.ErrorResponse(req_id, code, text)))

@@ -162,6 +162,10 @@ class Ownership:
         """Of the present store session, -1 without one."""
         return self.session.session_id if self.session is not None else -1
 
+    def call_off(self, token: int) -> bool:
+        """A read of the session is under way at a replica at once, which answers it."""
+        return False
+
     @property
     def stuck(self) -> str:
         """Why recovery waits, empty if it does not."""

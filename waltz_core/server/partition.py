@@ -55,7 +55,7 @@ from waltz_core.server.source import Source
 from waltz_core.server.step_budget import APPENDS
 from waltz_core.store import recovery_events as rec
 from waltz_core.store.calls import LinkDown, LinkUp, StorageAnswer, StorageFailed, StorageNews
-from waltz_core.store.session import SessionAlarm, StoreSession
+from waltz_core.store.session import SessionAlarm, StoreSession, TakeIn
 from waltz_core.store.session_notes import (
     HeadersRead,
     LogStartRaised,
@@ -78,6 +78,7 @@ from waltz_core.wire.runs import end_of_run
 
 NOT_OPEN_MARK = -(2**63)
 """High-water mark reported before the first store session (Java: commitHighWaterMark)."""
+_TAKE_IN_AGAIN_MS = 1_000  # while ZooKeeper is away, a session that waits to end looks so often whether it is back
 
 
 class PartitionServer:
@@ -98,6 +99,7 @@ class PartitionServer:
         self._out = context.out
         self._clients = context.clients
         self._alarms = context.alarms
+        self._cluster = context.cluster
         self._notes: Outbox[SessionNote] = Outbox()
         self._members = Members()
         reading: Pending[ReadFor] = Pending(context.tickets)  # reads of the session under way
@@ -375,8 +377,7 @@ class PartitionServer:
         if self.archiving is not None:
             self.archiving.session_ended()
         self._log_start.answer(self.commits.mark, f"the store session ended: {note.reason}")
-        self.commits.session_ended(recovered=note.recovered)
-        planned = self.commits.draining
+        planned = self.commits.session_ended(recovered=note.recovered)
         self.ownership.ended(now, note.reason, recovered=note.recovered, fence=note.fence, planned=planned)
 
     def _log_begins(self, start: int) -> None:
@@ -423,6 +424,9 @@ class PartitionServer:
                 self.ownership.look_due(now)
             case PartitionDue.WORK:
                 self._rings_at = None  # whoever wants to work looks at the time
+            case TakeIn() if self._cluster.zookeeper_away:
+                # The next session begins with ZooKeeper; until that is back, this one is better than none.
+                self._alarms.set(PartitionAlarm(self.partition_id, due), now + _TAKE_IN_AGAIN_MS)
             case _:
                 if self.session is not None:
                     self.session.due(due)

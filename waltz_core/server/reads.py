@@ -125,7 +125,7 @@ class Reads:
                 if isinstance(note, HeadersRead):
                     self._feeds.headers_read(note, first)
                 else:
-                    self._feeds.feed.read_failed(now, first)
+                    self._feeds.read_failed(now, first)
             case BulkRead.PAYLOADS if isinstance(note, RecordsRead):
                 self._answer(self._fetches.records(note))
             case BulkRead.PAYLOADS if isinstance(note, ReadFailed):

@@ -60,6 +60,9 @@ class Source(Protocol):
     def session(self) -> ReadSession | None:
         """What answers reads; None while nothing does."""
 
+    def call_off(self, token: int) -> bool:
+        """Nobody waits for a read any more: whether no answer to it will come."""
+
 
 class Beginning(Protocol):
     """Where the log begins."""

@@ -209,6 +209,7 @@ class StorageNode:
                 self._peers.roles_changed(roles)
             case Stop() | Shutdown():
                 self._stopping = True
+                self._peers.stop()
                 self._context.alarms.set(ScrubDue(), None)
             case _:
                 raise unknown_event("StorageNode", type(event), get_args(Event))

@@ -70,6 +70,7 @@ class Peer(Caller, Generic[M]):
     def __init__(self, event: Accepted, access: Access, connection: Connection[M], port: PortMachine[M]) -> None:
         super().__init__(event.conn, event.peer, access, event.names)
         self.connection = connection
+        self.of_server = event.port is not Port.ADMIN
         self.gathered = 0  # bytes of its unfinished frame
         self.writable = True
         self.closing = False
@@ -142,6 +143,17 @@ class Peers:
         places = context.config.places.for_members(context.config.roles.rules is not None)
         self._admission = Admission(context.alarms, attrs.evolve(places, idle_ms=0))
         self._gathered = 0  # bytes of unfinished frames
+        self._stopping = False
+
+    def stop(self) -> None:
+        """The node is to end: nothing that servers ask from now on is begun, or it would never be idle.
+
+        What they have asked before is done and answered. They learn of the rest that their connections end.
+        """
+        self._stopping = True
+        for peer in self._peers.values():
+            if peer.of_server:
+                peer.parked.clear()
 
     # ---- coming and going ------------------------------------------------------------------------
 
@@ -222,7 +234,7 @@ class Peers:
     def received(self, conn: int, data: bytes) -> None:
         """Bytes arrived."""
         peer = self._peers.get(conn)
-        if peer is None or peer.closing:
+        if peer is None or peer.closing or (self._stopping and peer.of_server):
             return
         size = peer.connection.gathered + len(data)
         was_opened = peer.opened

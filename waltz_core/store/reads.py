@@ -48,9 +48,14 @@ class SessionReads:
             self._requests.read_headers(replica, read)
 
     def give_up(self, read: PartitionRead) -> None:
-        """Nobody is left who could answer it."""
+        """Nobody is left who could answer it; that is for good where all who were asked have a damaged record."""
         tried = ", ".join(sorted(read.tried)) or "no replica that holds it is connected"
-        self._notes.put(ReadFailed(read.token, f"transaction {read.first} cannot be read ({tried})"))
+        away = not read.tried or read.damaged < len(read.tried)
+        self._notes.put(ReadFailed(read.token, f"transaction {read.first} cannot be read ({tried})", for_now=away))
+
+    def refused(self, now: int, read: PartitionRead, *, damaged: bool) -> None:
+        """The replica that was asked cannot answer; another one can as well."""
+        self.ask(now, attrs.evolve(read, damaged=read.damaged + damaged))
 
     def answered(self, now: int, read: PartitionRead, answer: messages.StorageMessage) -> None:
         """Hand over what is in order; an answer that is not is a read that failed there."""
@@ -65,4 +70,4 @@ class SessionReads:
             if records and len(sound_part(records, read.first)) == len(records):
                 self._notes.put(RecordsRead(read.token, records))
                 return
-        self.ask(now, read)
+        self.refused(now, read, damaged=True)

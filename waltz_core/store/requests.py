@@ -34,13 +34,15 @@ class Refusal:
 
     reason: str
     fence: int | None = None  # the other session that the replica has answered since
+    damaged: bool = False  # what was asked for does not match its checksum there
 
     @classmethod
     def of(cls, answer: messages.FailureResponse, codec: int) -> Refusal:
         """As the codec of the connection says it: by a code, or in the words of 0.13.2."""
         reason = answer.message or "failed without a reason"
         if codec >= 1:
-            return cls(reason, answer.detail if answer.code == FailureCode.FENCED else None)
+            fence = answer.detail if answer.code == FailureCode.FENCED else None
+            return cls(reason, fence, damaged=answer.code == FailureCode.CORRUPT)
         words = _FENCED_TEXT.search(reason)
         return cls(reason, None if words is None else int(words[1]))
 
@@ -149,6 +151,7 @@ class PartitionRead:
     count: int
     with_data: bool
     tried: tuple[str, ...] = ()  # the last one is asked now
+    damaged: int = 0  # so many of them have a damaged record
     asked_at: int = 0
 
 

@@ -415,7 +415,7 @@ class StoreSession:
                 self._reads.give_up(what)
             case PartitionRead():
                 # Java: one read error ends the session (server-D27); another replica can answer as well.
-                self._read(now, what)
+                self._reads.refused(now, what, damaged=refusal.damaged)
             case RecoveryRead() | CatchUpRead():
                 self._on_not_copied(now, what, refusal)
             case _:

@@ -110,6 +110,7 @@ class JournalDirectory:
         self._mark = [encode_entry(Synced())] if mode is Mode.SYNC else []
         self._files: dict[int, _Open] = {}
         self._counted: dict[int, tuple[int, int]] = {}  # partition → number of its last file, bytes of it that count
+        self._unmade: set[int] = set()  # partitions whose next file is there, perhaps, but could not be begun
         self._begun_us = 0  # the latest time that a file says it was begun
         self._old = deque(self._existing())
         self._undeletable: Path | None = None  # was reported
@@ -167,6 +168,9 @@ class JournalDirectory:
         last, counted = self._counted[partition_id]
         self._sync_before(folder, last)
         path = folder / file_name(last + 1)
+        if partition_id in self._unmade:
+            with contextlib.suppress(FileNotFoundError):
+                self._system.unlink(path)
         handle = self._system.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         file = _Open(handle, last + 1, path)
         self._begun_us = max(self._now_us(), self._begun_us + 1)
@@ -178,10 +182,13 @@ class JournalDirectory:
             for directory in (folder, self._directory):
                 self._system.sync_directory(directory)
         except BaseException:
+            # A disk that takes no write may not let a file go either: then the next try begins with that.
+            self._unmade.add(partition_id)
             self._system.close(handle)
             with contextlib.suppress(OSError):
                 self._system.unlink(path)
             raise
+        self._unmade.discard(partition_id)
         file.size = len(data)
         self._files[partition_id] = file
         return file

@@ -58,8 +58,11 @@ class LockSoundness(Invariant):
         self.require(locks[told.lock_index] == told.lock_hash, f"{token}: not its lock: {told}")
         takers = self._history[token.partition].get(told.lock_hash, ())
         if told.conflict == Conflict.FALSE:
-            newest = self._last_up_to(takers, told.transaction_id)
-            self.require(newest <= token.client_mark, f"{token}: a false conflict, but {newest} took the lock: {told}")
+            for lock in (*token.write_locks, *token.read_locks):
+                newest = self._last_up_to(self._history[token.partition].get(lock, ()), told.transaction_id)
+                self.require(
+                    newest <= token.client_mark, f"{token}: a false conflict, but {newest} took {lock}: {told}"
+                )
         elif told.conflict == Conflict.TRUE and told.blocking_id not in takers:
             # It was in flight when it was blamed, and came to nothing with its session.
             sessions = {metadata.session_id for metadata in self.observer.history[token.partition]}

@@ -55,6 +55,20 @@ def test_work_that_costs_more_than_a_turn_is_done_too() -> None:
     assert turns.take() == (1, "a")
 
 
+def test_work_that_is_removed_leaves_the_other_work_in_its_order() -> None:
+    turns: Turns[str] = Turns(quantum=1)
+    for conn, owner, work in ((1, "a", "1"), (1, "a", "2"), (2, "a", "3"), (3, "b", "4")):
+        turns.put(conn, owner, 1, work)
+    turns.block(2, True)
+    for conn, work in ((1, "1"), (2, "3"), (3, "4"), (3, "4"), (4, "5")):
+        turns.remove(conn, work)
+    assert (len(turns), turns.ready) == (1, True)
+    turns.block(2, False)
+    turns.put(3, "b", 1, "6")
+    assert sorted(taken(turns, 2)) == ["2", "6"]
+    assert (turns.take(), len(turns), turns.ready) == (None, 0, False)
+
+
 def test_who_had_nothing_to_do_has_saved_no_turn() -> None:
     turns: Turns[str] = Turns(quantum=4)
     turns.put(1, "a", 1, "a")

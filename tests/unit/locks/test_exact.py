@@ -34,6 +34,7 @@ def test_the_newest_taker_in_a_range_is_found(
 
 def test_what_exceeds_its_memory_is_forgotten_in_order_and_said() -> None:
     exact = ExactLocks(10_000, -1)
+    exact.allowance.left = 1 << 30
     for at in range(0, 100_000, 100):
         exact.took([one % 5000 for one in range(at, at + 100)], list(range(at, at + 100)))
     assert 100_000 - 3 * 10_000 < exact.floor <= 100_000 - 10_000
@@ -43,3 +44,26 @@ def test_what_exceeds_its_memory_is_forgotten_in_order_and_said() -> None:
     assert exact.newest(5000, -1, 100_000) == -1
     known = [exact.newest(one % 5000, one - 1, one) == one for one in range(exact.floor - 100, 100_000)]
     assert known == [False] * 101 + [True] * (99_999 - exact.floor), "what is behind the floor is known, nothing else"
+
+
+def test_searches_stop_when_their_time_is_used_up_and_have_a_sixth_of_what_follows() -> None:
+    """A search through all of a million takings costs more than a millisecond, and 2,000 came in one step."""
+    exact = ExactLocks(1_000_000, -1)
+    for at in range(0, 1_000_000, 4_000):
+        exact.took(range(at, at + 4_000), range(at, at + 4_000))
+    assert [exact.newest(-1, -1, 1_000_000) for _ in range(50)] == [-1] + [None] * 49
+    assert exact.allowance.left <= 0
+    exact.allowance.refill(1)
+    assert exact.newest(999_999, -1, 1_000_000) == 999_999, "which the newest block knows"
+    exact.allowance.refill(1_000)
+    known = [exact.newest(999_999, -1, 1_000_000) for _ in range(1_000)]
+    assert (known.count(999_999), known.count(None)) == (167, 833)
+
+
+def test_places_that_only_look_like_a_lock_cost_what_it_takes_to_look_at_them() -> None:
+    """Their bytes are those of 256 once they are shifted: a block of them takes a hundred times as long."""
+    exact = ExactLocks(1_000_000, -1)
+    exact.took([1] * 4_096, range(4_096))
+    before = exact.allowance.left
+    assert exact.newest(256, -1, 5_000) == -1
+    assert before - exact.allowance.left > 1_000

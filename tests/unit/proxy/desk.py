@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from waltz_core.base.edge import CloseConn
 from waltz_core.base.ids import Endpoint, ReqId, make_req_id
 from waltz_core.base.log import Record
+from waltz_core.base.outbox import Outbox
 from waltz_core.client.calls import Carried, Deliver, Phase, RecordsCarried
-from waltz_core.proxy.cache import CacheIndex
+from waltz_core.proxy.cache import CacheEffect, CacheIndex
 from waltz_core.proxy.carriage import Append
 from waltz_core.proxy.fresh import Fresh
 from waltz_core.proxy.partition import ProxyPartition
@@ -66,7 +67,8 @@ class Desk:
         fresh.seen(alone=True)
         for _ in range(2):
             fresh.given(FRESH_ABOVE)
-        self.partition = ProxyPartition(0, self.context, fresh, CacheIndex(cache_bytes))
+        self.disk: Outbox[CacheEffect] = Outbox()
+        self.partition = ProxyPartition(0, self.context, fresh, CacheIndex(cache_bytes), self.disk)
         self.partition.generation = GENERATION
         self.upstream = FakeUpstream()
         self.told: list[object] = []

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.proxy.desk import Desk, peer
-from waltz_core.base.ids import make_req_id
+from tests.unit.proxy.desk import Desk, FakeUpstream, peer
+from waltz_core.base.ids import Endpoint, make_req_id
 from waltz_core.base.log import Record
+from waltz_core.client.calls import RecordsCarried
 from waltz_core.proxy.cache import (
     FILES,
     UNWRITTEN_MAX,
@@ -24,6 +25,10 @@ from waltz_core.proxy.cache import (
     decode_entry,
     encode_entry,
 )
+from waltz_core.proxy.partitions import ProxyPartitions
+from waltz_core.proxy.source import FetchWanted
+from waltz_core.server.config import ServerConfig
+from waltz_core.server.context import NodeContext
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.primitives import checksum_of
 
@@ -133,7 +138,7 @@ def cached_desk() -> Desk:
     desk = Desk(cache_bytes=1 << 20, data_cache_bytes=0)
     ask(desk, 1)
     desk.answer_read()
-    assert [type(effect) for effect in desk.partition.disk.take()] == [CacheWrite]
+    assert [type(effect) for effect in desk.disk.take()] == [CacheWrite]
     return desk
 
 
@@ -145,7 +150,7 @@ def test_what_is_on_the_disk_is_not_read_upstream() -> None:
     desk = cached_desk()
     ask(desk, 2)
     ask(desk, 3)
-    (read,) = desk.partition.disk.take()
+    (read,) = desk.disk.take()
     assert isinstance(read, CacheRead)
     desk.partition.source.cached(CacheData(0, read.token, encode_entry(0, 5, desk.records(5, 1))))
     desk.work()
@@ -154,11 +159,37 @@ def test_what_is_on_the_disk_is_not_read_upstream() -> None:
     desk.partition.source.cached(CacheData(0, read.token, b""))  # nobody waits for it
 
 
+def test_entries_of_several_partitions_are_written_in_the_order_in_which_the_index_has_them() -> None:
+    """Each stood at the other's place, as the disk was asked partition by partition: all were read upstream again."""
+    context = NodeContext(ServerConfig("/own", Endpoint("proxy", 1)), random.Random(1))
+    partitions = ProxyPartitions(context, 1 << 20)
+    partitions.open(2)
+    wanted = {}
+    for number, partition in partitions.served.items():
+        partition.source.read_records(0, number, 0, 1)
+        (fetch,) = partition._wanted.take()
+        assert isinstance(fetch, FetchWanted)
+        wanted[number] = fetch.token
+        partitions.touch(number)
+    for number in (1, 0):  # as upstream answers
+        run = records(0, 1, size=10 * (1 + number))
+        partitions.served[number].source.fetched(RecordsCarried(number, wanted[number], run, 0))
+    for partition in partitions.take():
+        partition.flush(0, FakeUpstream())
+    effects = partitions.disk.take()
+    assert [type(effect) for effect in effects] == [CacheWrite, CacheWrite]
+    file = b"".join(effect.data for effect in effects if isinstance(effect, CacheWrite))
+    for number in (0, 1):
+        place = partitions.kept.find(number, 0)
+        assert place is not None
+        assert decode_entry(file[place.offset :][: place.size], number, place) is not None
+
+
 @pytest.mark.parametrize("data", [None, b"", encode_entry(0, 6, records(6, 1))])
 def test_what_the_disk_has_lost_is_read_upstream_again(data: bytes | None) -> None:
     desk = cached_desk()
     ask(desk, 2)
-    (read,) = desk.partition.disk.take()
+    (read,) = desk.disk.take()
     assert isinstance(read, CacheRead)
     desk.partition.source.cached(CacheData(0, read.token, data))
     desk.work()

@@ -12,7 +12,7 @@ from tests.twin_0132.locks import HeldLockTable
 from tests.twin_0132.server import Appender0132
 from waltz_core.base.ids import ReqId, make_req_id
 from waltz_core.base.lock import Conflict, LockKind
-from waltz_core.locks.exact import Explanation
+from waltz_core.locks.exact import UNEXPLAINED, Explanation
 from waltz_core.locks.table import LockTable
 from waltz_core.server.append_queue import Append, Sender
 from waltz_core.server.appender import Appender, Committed, Dropped, Passed, Refused, Verdict
@@ -580,6 +580,74 @@ def test_the_newest_taker_is_blamed_although_the_bound_is_that_of_another_lock()
         3,
         Explanation(LockKind.READ, 0, 5, Conflict.TRUE, 1),
     )
+
+
+def test_a_true_conflict_is_named_before_a_false_one_with_the_same_bound_or_a_higher_one() -> None:
+    appender = with_log(5, 6, slots=1)
+    assert refusal_of(appender, named(9, -1, write=[9, 5], read=[6])) == (
+        1,
+        Explanation(LockKind.WRITE, 1, 5, Conflict.TRUE, 0),
+    )
+    appender = with_log(5, 6, 7)
+    appender._locks.commit([77], [], 2)  # its slots only, as a stranger takes them
+    assert refusal_of(appender, named(9, 0, write=[6, 77])) == (
+        2,
+        Explanation(LockKind.WRITE, 0, 6, Conflict.TRUE, 1),
+    )
+    assert refusal_of(appender, named(9, 1, write=[6, 77])) == (
+        2,
+        Explanation(LockKind.WRITE, 1, 77, Conflict.FALSE, -1),
+    )
+
+
+def test_only_appends_with_a_lock_that_can_refuse_them_have_a_lock_that_is_named() -> None:
+    assert refusal_of(with_log(5), named(9, -5, appended=[5])) == (-1, UNEXPLAINED)
+
+
+def test_a_step_refuses_so_much_and_the_next_one_goes_on() -> None:
+    """Ten thousand refusals stood in one step, in which no other partition did anything."""
+    appender = with_log(5)
+    requests = [named(each, -1, write=[5]) for each in range(1_000)]
+    appender.enqueue(sender(1), [*requests, append(9, mark=0, write=[5])])
+    refused, steps, batch = 0, 0, None
+    while batch is None:
+        appender.begin(steps)
+        assert appender.unfinished is False
+        batch, out = launch(appender)
+        assert len(out) <= 334
+        refused, steps = refused + len(out), steps + 1
+        assert appender.unfinished is (batch is None)
+    assert (refused, steps, batch.count) == (1_000, 3, 1)
+
+
+def test_locks_are_a_part_of_what_refusals_cost_and_so_is_what_has_no_locks() -> None:
+    appender = with_log(5)
+    locks = [5, *range(100, 600)]
+    cases: list[tuple[list[Append], int]] = [
+        ([named(each, -1, write=locks) for each in range(100)], 4),
+        ([append(each, mark=9) for each in range(500)], 400),
+        ([append(each, mark=-2) for each in range(500)], 400),
+    ]
+    for requests, most in cases:
+        appender.begin(0)
+        appender.enqueue(sender(1), requests)
+        assert len(launch(appender)[1]) == most
+        while appender.queue:
+            appender.begin(0)
+            launch(appender)
+
+
+def test_what_would_take_too_long_to_explain_is_refused_as_unknown() -> None:
+    appender = with_log(5, slots=1, exact=1_000_000)
+    for _ in range(100):
+        appender._exact.took(range(1, 8_193, 2), [0] * 4_096)
+    request = named(9, -1, write=[8])
+    told = [refusal_of(appender, request)[1].conflict for _ in range(100)]
+    known = told.count(Conflict.FALSE)
+    assert told == [Conflict.FALSE] * known + [Conflict.UNKNOWN] * (100 - known)
+    assert 0 < known < 100
+    appender.begin(1_000)
+    assert refusal_of(appender, request)[1] == Explanation(LockKind.WRITE, 0, 8, Conflict.FALSE, -1)
 
 
 def test_before_its_memory_nobody_knows_whether_a_conflict_was_true() -> None:

@@ -26,6 +26,15 @@ def test_so_many_reads_are_under_way_and_the_others_wait_in_order() -> None:
     assert out.take() == [ArchiveRead(3, 0, 20, 3)]
 
 
+def test_a_read_that_waits_can_be_called_off_and_one_that_has_begun_counts_until_it_is_answered() -> None:
+    archive, out = made(reads_max=1)
+    for token in (1, 2, 3):
+        archive.read(0, ReadAsked(token % 2, token, 10 * token, 3))
+    assert [archive.call_off(*which) for which in ((1, 1), (1, 2), (0, 2), (0, 2))] == [False, False, True, False]
+    assert archive.answered(7, ArchiveFailed(1, "no")) == (1, ReadAsked(1, 1, 10, 3))
+    assert out.take() == [ArchiveRead(1, 1, 10, 3), ArchiveRead(2, 1, 30, 3)]
+
+
 def test_a_partition_that_is_let_go_hears_nothing_and_its_reads_still_count() -> None:
     archive, out = made(reads_max=1)
     archive.read(0, ReadAsked(0, 1, 0, 3))

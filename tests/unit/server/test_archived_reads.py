@@ -9,16 +9,21 @@ from zlib import crc32
 import pytest
 
 from waltz_core.base.contract import Tickets
-from waltz_core.base.ids import make_req_id
+from waltz_core.base.ids import Endpoint, make_req_id
 from waltz_core.base.log import Record
 from waltz_core.base.outbox import Outbox
+from waltz_core.base.pending import Pending
 from waltz_core.server.archive import Archive, ReadAsked
 from waltz_core.server.archive_calls import ArchiveData, ArchiveEvent, ArchiveFailed, ArchivePolicy, ArchiveRead
 from waltz_core.server.archived_reads import ArchivedReads, ReadNote
-from waltz_core.server.context import NodeContext
+from waltz_core.server.config import ServerConfig
+from waltz_core.server.context import NodeContext, ReadFor
+from waltz_core.server.feeds import Feeds
 from waltz_core.server.log_start import LogBeginning
+from waltz_core.server.peer import Peer
 from waltz_core.server.source import Source
 from waltz_core.store.session_notes import HeadersRead, ReadFailed, RecordsRead
+from waltz_core.wire.client_messages import FeedWindowRequest
 
 
 def record_at(transaction_id: int, data: bytes = b"x") -> Record:
@@ -60,9 +65,9 @@ class Context:
 class Desk:
     """Reads of a partition whose log begins at 10."""
 
-    def __init__(self) -> None:
+    def __init__(self, **policy: Any) -> None:
         self.asks: Outbox[Any] = Outbox()
-        self.archive = Archive(ArchivePolicy("the vault"), self.asks, Tickets())
+        self.archive = Archive(ArchivePolicy("the vault", **policy), self.asks, Tickets())
         self.log_start = LogBeginning("", cast(NodeContext, Context()), 3)
         self.log_start.rises(10)
         self.below = Below()
@@ -119,6 +124,67 @@ def test_headers_are_asked_for_until_they_come_and_records_once() -> None:
     assert [(type(note), note.token) for note in notes] == [(HeadersRead, 1)]
     assert desk.reads.deadline() is None
     assert desk.reads.trouble == ""
+
+
+def test_headers_that_nobody_waits_for_any_more_are_not_asked_for_again() -> None:
+    desk = Desk()
+    for token in (1, 2, 3, 4):
+        desk.reads.read_headers(0, token, token, 1)
+    assert desk.answer(0, ArchiveFailed(1, "away")) == []
+    assert desk.reads.call_off(1), "it waits for the end of the pause"
+    assert not desk.reads.call_off(2), "it is under way"
+    (note,) = desk.answer(0, ArchiveFailed(2, "away"))
+    assert isinstance(note, ReadFailed)
+    assert (note.token, note.for_now) == (2, True)
+    assert not desk.reads.call_off(3)
+    (answered,) = desk.answer(0, ArchiveData(3, (record_at(3),)))
+    assert (type(answered), answered.token) == (HeadersRead, 3)
+    assert not desk.reads.call_off(3), "its answer is on the way"
+    desk.asks.take()
+    due = desk.reads.deadline()
+    assert due is not None
+    desk.reads.due(due)
+    assert desk.asks.take() == []
+    assert list(desk.reads._reads) == [4]
+
+
+def test_headers_that_nobody_waits_for_are_not_asked_of_the_archive_as_well() -> None:
+    desk = Desk()
+    desk.reads.read_headers(0, 1, 12, 2)
+    assert not desk.reads.call_off(1)
+    desk.log_start.rises(20)
+    note = ReadFailed(1, "below the log start")
+    assert desk.reads.from_session(0, note) == note
+    assert desk.asks.take() == []
+
+
+def test_feeds_elsewhere_and_elsewhere_read_so_much_at_once_and_nothing_once_they_have_ended() -> None:
+    """Each asked for a read of the archive, which outlived the feed and its connection."""
+    desk = Desk(reads_max=4)
+    desk.log_start.rises(1_000_000)
+    context = NodeContext(ServerConfig("/root", Endpoint("here", 1)), Random(1))
+    reading: Pending[ReadFor] = Pending(context.tickets)
+    feeds = Feeds(3, context.config.partition(3), context, desk.reads, desk.log_start, reading)
+    desk.log_start.archived = 0
+    feeds.feed.restart(2_000_000)
+    peer = Peer(9, "owner")
+    peer.version = 5
+    for step in range(1_000):
+        request = FeedWindowRequest(make_req_id(7, 1, 3, step), 900 * step, 100)
+        feeds.asked(peer, request, 2_000_000)
+        feeds.serve(step, busy=False)
+        assert len(desk.reads._reads) == len(reading) <= 8
+        assert len(desk.archive._waiting) <= 1
+        assert feeds.feed.lag() == (0, 1)
+    feeds.gone(peer)
+    begun = len(desk.asks.take())
+    assert begun == 4
+    assert (len(desk.archive._waiting), len(reading)) == (0, begun)
+    for ticket in range(1, 1 + begun):
+        for note in desk.answer(2_000, ArchiveFailed(ticket, "away")):
+            assert reading.take(note.token) is not None
+    assert desk.asks.take() == []
+    assert (desk.reads._reads, desk.reads.deadline()) == ({}, None)
 
 
 @pytest.mark.parametrize("records", [(), (record_at(5),), (Record(4, record_at(4).req_id, 0, b"y", crc32(b"x")),)])

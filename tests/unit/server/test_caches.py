@@ -40,6 +40,24 @@ def test_frames_are_those_that_were_added(
     assert all(cache.get(first, count) == b"" for first, count in looks)
 
 
+def test_frames_that_overlap_what_is_there_are_joined_to_it_on_either_side() -> None:
+    """They replaced it: a feed that lagged behind appends read the same again and again, and never became live."""
+
+    def frames(first: int, last: int) -> bytes:
+        return encode_frames(first, [transaction(number) for number in range(first, last + 1)])
+
+    cache = FeedCache(1 << 20)
+    for first, last in ((700, 720), (100, 710), (721, 721), (300, 400), (80, 99), (715, 730)):
+        cache.add(first, frames(first, last))
+    assert cache.get(80, 1_000) == frames(80, 730)
+    cache.add(50, frames(50, 800))
+    assert cache.get(50, 1_000) == frames(50, 800)
+    cache.add(10, frames(10, 48))
+    assert cache.get(10, 1_000) == frames(10, 48)
+    assert cache.get(50, 1_000) == b"", "a gap"
+    assert cache.misses == 1
+
+
 @example([(0, 0, [300]), (1, 0, [300] * 4), (3, 0, []), (1, 4, [300])], 3_000)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.lists(st.integers(0, 900), max_size=5)), max_size=30),

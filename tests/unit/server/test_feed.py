@@ -119,6 +119,89 @@ def test_a_lagging_subscription_reads_what_the_cache_lost_once_for_all() -> None
     assert out.count(SendReply(1, END)) == 1
 
 
+def read_firsts(out: list[FeedEffect]) -> list[int]:
+    return [effect.first for effect in out if isinstance(effect, ReadHeaders)]
+
+
+def test_so_many_reads_are_under_way_and_whoever_needs_another_one_waits_his_turn() -> None:
+    feed = Feed(FeedCache(1 << 20))
+    feed.restart(100_000)
+    for conn in range(20):
+        feed.subscribe(conn, REQ, 2_000 * conn, 100, END, "many" if conn < 15 else "few")
+    out: list[FeedEffect] = []
+    for now in (0, 1, 2):
+        feed.serve(now, out)
+        assert len(read_firsts(out)) == 8
+    assert feed.deadline(2) is None, "nobody can go on"
+    began = read_firsts(out)
+    assert sum(first > 30_000 for first in began) >= 4, "owners take turns"
+    for answered in range(12):
+        feed.headers(began[answered], frames(began[answered], 100))
+        assert feed.deadline(3) == 3
+        out.clear()
+        feed.serve(3, out)
+        (another,) = read_firsts(out)
+        began.append(another)
+    assert sorted(began) == [2_000 * conn + 1 for conn in range(20)]
+
+
+def test_whoever_has_what_he_needs_in_the_cache_does_not_wait_for_reads() -> None:
+    feed = Feed(FeedCache(1 << 20))
+    feed.restart(100_000)
+    feed.committed(100_001, frames(100_001, 5), [])
+    for conn in range(9):
+        feed.subscribe(conn, REQ, 2_000 * conn, 100, END)
+    feed.serve(0, [])
+    feed.subscribe(9, REQ, 100_000, 5, END)
+    out: list[FeedEffect] = []
+    feed.serve(1, out)
+    assert sent(out, 9) == 5
+
+
+def test_a_connection_that_takes_no_more_begins_no_read_that_it_waited_for() -> None:
+    feed = Feed(FeedCache(1 << 20))
+    feed.restart(100_000)
+    for conn in range(9):
+        feed.subscribe(conn, REQ, 2_000 * conn, 100, END)
+    feed.serve(0, [])
+    feed.writable(8, False)
+    feed.headers(1, frames(1, 100))
+    out: list[FeedEffect] = []
+    feed.serve(1, out)
+    assert read_firsts(out) == []
+    feed.writable(8, True)
+    feed.serve(2, out)
+    assert read_firsts(out) == [16_001]
+
+
+def test_a_feed_that_ends_waits_for_nothing_and_leaves_its_read_to_be_called_off() -> None:
+    feed = Feed(FeedCache(1 << 20))
+    feed.restart(100_000)
+    feed.subscribe(10, REQ, 0, 100, END)
+    for conn in range(10):
+        feed.subscribe(conn, REQ, 2_000 * conn, 100, END)
+    feed.serve(0, [])
+    for conn in (0, 8, 1):
+        feed.gone(conn)
+    assert feed.needless() == [2_001], "the first one is waited for by another connection"
+    assert feed.needless() == []
+    assert feed.deadline(1) is None
+    feed.called_off(2_001)
+    assert feed.deadline(1) == 1
+    out: list[FeedEffect] = []
+    feed.serve(1, out)
+    assert read_firsts(out) == [18_001]
+    feed.gone(10)
+    feed.subscribe(11, REQ, 0, 100, END)
+    feed.serve(2, out)
+    assert feed.needless() == [], "it is waited for again"
+    feed.gone(11)
+    assert feed.needless() == [1]
+    feed.read_failed(3, 1)
+    feed.subscribe(12, REQ, 0, 100, END)
+    assert feed.deadline(3) == 3, "what failed was of no use to anybody"
+
+
 def test_a_failed_read_is_tried_again_after_a_pause() -> None:
     feed = Feed(FeedCache(1 << 20))
     feed.restart(20)

@@ -91,6 +91,22 @@ def test_a_record_that_nobody_can_read_costs_nobody_those_behind_it() -> None:
     assert desk.rests()
 
 
+def test_what_is_away_for_now_is_refused_to_all_who_asked_in_one_read() -> None:
+    """The last of 256 waited for as many reads of an archive that hung: for hours."""
+    desk = Desk()
+    desk.ask(1, 7)
+    desk.ask(2, 8, 9)
+    desk.launch()
+    answers = desk.fetches.failed(ReadFailed(desk.reads[0][0], "away", for_now=True), final=True)
+    assert [(conn, answer.transaction_id, answer.error) for conn, answer in answers] == [
+        (1, 7, "away"),
+        (2, 8, "away"),
+        (2, 9, "away"),
+    ]
+    assert len(desk.reads) == 1
+    assert desk.rests()
+
+
 def test_an_id_outside_the_log_is_refused_without_a_read() -> None:
     desk = Desk()
     desk.ask(1, MARK + 1)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from waltz_core.base.edge import CloseConn, ZkDone, ZkError, ZkFailed, ZkGet, ZkRequest, ZkSet, ZkStat
+from waltz_core.base.edge import CloseConn, Level, Report, ZkDone, ZkError, ZkFailed, ZkGet, ZkRequest, ZkSet, ZkStat
 from waltz_core.base.ids import Endpoint, ReqId, make_req_id
 from waltz_core.base.log import SessionInfo
 from waltz_core.server.config import ServerConfig
-from waltz_core.server.context import MetadataAsked, NodeContext, PartitionAlarm, Reply
+from waltz_core.server.context import MetadataAsked, NodeContext, PartitionAlarm, PartitionDue, Reply
 from waltz_core.server.feed import SendFrames, SendReply
 from waltz_core.server.feed_cache import FRAME_SIZE
 from waltz_core.server.marks import PATIENCE_MS
@@ -19,6 +19,7 @@ from waltz_core.server.ownership import OwnershipPhase
 from waltz_core.server.partition import NOT_OPEN_MARK, PartitionServer
 from waltz_core.server.peer import Peer
 from waltz_core.store.calls import LinkUnwanted, LinkUp, LinkWanted, StorageAnswer, StorageAppend, StorageCall
+from waltz_core.store.session import TakeIn
 from waltz_core.store.session_notes import LogStartRaised
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire import storage_messages as storage
@@ -36,11 +37,13 @@ class Bench:
         self.context = NodeContext(ServerConfig("/root", Endpoint("here", 1), **settings), random.Random(1))
         self.partition = PartitionServer(0, self.context)
         self.version = 0  # of the metadata
+        self.out: list[Any] = []  # of the last work, for the driver
 
     def work(self) -> tuple[list[Any], list[Any], list[Any]]:
         """Let it work; everything for the driver, for clients, and for storage nodes."""
         self.partition.flush(self.now)
-        return self.context.out.take(), self.context.clients.take(), self.partition.storage.take()
+        self.out = self.context.out.take()
+        return self.out, self.context.clients.take(), self.partition.storage.take()
 
     def ring(self, at: int) -> None:
         """Time passes; alarms ring that are due by then."""
@@ -78,13 +81,20 @@ class Bench:
         assert (out, clients) == ([], [])
         return nodes
 
-    def open(self) -> None:
+    def open(self, codec: int = 0) -> None:
         """Recovery, as an empty replica goes through it."""
         assert self.announce() == [LinkWanted(NODE)]
-        self.partition.link_up(self.now, LinkUp(NODE))
+        self.recover(codec)
+        assert self._is_open()
+
+    def recover(self, codec: int = 0) -> None:
+        """The same, from the session on until there is nothing left to do."""
+        self.partition.link_up(self.now, LinkUp(NODE, codec))
         version = 1
         while not self._is_open():
             out, _, nodes = self.work()
+            if self.partition.session is None:
+                return
             for request in out:
                 if isinstance(request, ZkSet):
                     version += 1
@@ -102,10 +112,21 @@ class Bench:
         match message:
             case storage.LastSessionInfoRequest():
                 return storage.LastSessionInfoResponse(*ids, SessionInfo(-1, -1, -1))
+            case storage.LogStartRequest():
+                return storage.LogStartResponse(*ids, 0, -1)
             case storage.MaxTransactionIdRequest() | storage.TruncateRequest():
                 return storage.MaxTransactionIdResponse(*ids, -1)
             case _:
                 return storage.SuccessResponse(*ids)
+
+    def commit(self, peer: Peer, sequence: int) -> None:
+        """An append is sent, and in the log, before this returns."""
+        mark = self.partition.high_water_mark
+        self.partition.received(self.now, peer, [append(sequence)])
+        (sent,) = [effect for effect in self.work()[2] if isinstance(effect, StorageAppend)]
+        self.answer_node(sent.ticket, storage.SuccessResponse(0, 0, 0))
+        self.work()
+        assert self.partition.high_water_mark == mark + 1
 
     def mount(self, version: int = 5, mark: int = -1) -> Peer:
         peer = Peer(9, "owner")
@@ -286,14 +307,89 @@ def test_no_checkpoint_begins_while_zookeeper_is_away() -> None:
     peer = bench.mount()
     bench.context.cluster.zookeeper = "suspended"
     for sequence in (2, 3):
-        bench.partition.received(0, peer, [append(sequence)])
-        (sent,) = [effect for effect in bench.work()[2] if isinstance(effect, StorageAppend)]
-        bench.answer_node(sent.ticket, storage.SuccessResponse(0, 0, 0))
-        bench.work()
+        bench.commit(peer, sequence)
         assert bench.partition.session is not None
     bench.context.cluster.zookeeper = "connected"
     bench.work()
     assert bench.partition.session is None
+
+
+def test_a_step_that_has_refused_what_it_may_is_followed_by_the_next_at_once() -> None:
+    """Other partitions have their turns between them."""
+    bench = Bench()
+    bench.open()
+    peer = bench.mount()
+    bench.commit(peer, 2)
+    bench.partition.received(0, peer, [append(each, lock=4) for each in range(3, 5)])
+    bench.work()  # one goes, and both would from here on be refused
+    refused = [append(each, lock=4) for each in range(5, 1_005)]
+    bench.partition.received(0, peer, refused)
+    told = steps = 0
+    while told < len(refused):
+        told, steps = told + len(bench.work()[1]), steps + 1
+        due = [key for key in bench.context.alarms.due(bench.now) if key == PartitionAlarm(0, PartitionDue.WORK)]
+        assert bool(due) is (told < len(refused))
+        bench.partition.due(bench.now, PartitionDue.WORK)
+    assert steps == 3
+
+
+def test_no_session_ends_for_a_log_start_while_zookeeper_is_away() -> None:
+    bench = Bench()
+    bench.open(codec=1)
+    peer = bench.mount()
+    bench.commit(peer, 2)
+    bench.context.cluster.zookeeper = "suspended"
+    bench.partition.log_start_asked(9, req_id(3), 1)
+    (refused,) = bench.work()[1]
+    assert refused.message.code == messages.ErrorCode.NOT_READY
+    session = bench.partition.session
+    bench.commit(peer, 4)
+    assert bench.partition.session is session is not None
+    bench.context.cluster.zookeeper = "connected"
+    bench.work()
+    assert bench.partition.session is None
+
+
+def test_no_session_ends_for_a_replica_that_is_back_while_zookeeper_is_away() -> None:
+    bench = Bench()
+    bench.open()
+    peer = bench.mount()
+    session = bench.partition.session
+    bench.context.cluster.zookeeper = "suspended"
+    bench.context.alarms.set(PartitionAlarm(0, TakeIn()), 10)
+    for at in (10, 1_010):
+        bench.ring(at)
+        bench.commit(peer, at)
+        assert bench.partition.session is session is not None
+    bench.context.cluster.zookeeper = "connected"
+    bench.ring(2_009)
+    bench.work()
+    assert bench.partition.session is session
+    bench.ring(2_010)
+    bench.work()
+    assert bench.partition.session is None
+
+
+def test_a_log_that_ends_too_early_behind_a_checkpoint_is_tried_again_after_a_pause_with_a_warning() -> None:
+    """The checkpoint counted as the reason of that end, too: it was tried in a loop, and said as nothing special."""
+    bench = Bench(checkpoint_interval=1)
+    bench.open()
+    bench.commit(bench.mount(), 2)
+    reported, (read,) = _parted(bench.out)
+    assert [(each.level, "checkpoint after 1" in each.text) for each in reported] == [(Level.INFO, True)]
+    bench.answer_zk(ZkDone(read.ticket, ZkStat(0, 0), encode_partition_metadata(EMPTY_METADATA)))
+    (announced,), _, _ = bench.work()
+    bench.answer_zk(ZkDone(announced.ticket, ZkStat(1, 0)))
+    bench.work()
+    bench.recover()
+    assert bench.partition.phase is OwnershipPhase.WAITING
+    reported, asked = _parted(bench.out)
+    assert [(each.level, "replicas lost data" in each.text) for each in reported] == [(Level.WARNING, True)]
+    assert asked == []
+
+
+def _parted(out: list[Any]) -> tuple[list[Report], list[Any]]:
+    return [each for each in out if isinstance(each, Report)], [each for each in out if not isinstance(each, Report)]
 
 
 def test_a_partition_that_waits_begins_as_soon_as_zookeeper_is_back() -> None:

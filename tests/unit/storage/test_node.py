@@ -687,6 +687,33 @@ def test_stopping_writes_the_marks_first() -> None:
     assert node.node.deadline() is None
 
 
+def test_a_node_that_is_to_end_begins_nothing_more_for_servers_and_answers_what_it_has_begun() -> None:
+    """Under load it was never idle, and was ended by force after ten seconds."""
+    slow = Slow(filled(4))
+    slow.send(wire.AppendRequest(5, 1, 0, some(4, 1), False))
+    slow.step(Shutdown())
+    for at in range(5, 100):
+        slow.send(wire.AppendRequest(5, at, 0, some(at, 1), False))
+        slow.release(1)
+    slow.send(admin.AssignedPartitionStatusRequest(2), to=slow.admin)
+    slow.release()
+    assert slow.answers() == [wire.SuccessResponse(5, 1, 0)]
+    assert [type(answer) for answer in slow.admin.messages] == [admin.AssignedPartitionStatusResponse]
+    assert slow.out.count(StorageStopped()) == 1
+    assert replica(reopen(slow.made)).max_id == 4
+
+
+def test_what_waits_for_a_server_to_take_its_answers_is_not_begun_once_the_node_is_to_end() -> None:
+    slow = Slow(filled(4))
+    slow.step(Writable(slow.storage.conn, False))
+    slow.send(wire.AppendRequest(5, 1, 0, some(4, 1), False))
+    slow.step(Shutdown())
+    slow.step(Writable(slow.storage.conn, True))
+    slow.release()
+    assert slow.answers() == []
+    assert slow.out.count(StorageStopped()) == 1
+
+
 # ---- codec 1 -------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from zlib import crc32
 
 import attrs
@@ -122,19 +123,23 @@ class Desk:
         self.session.answered(self.now, StorageAnswer(call.ticket, answer))
         return self.flush()
 
-    def arrive(self, replica: str, request: StorageMessage | None = None) -> None:
+    def arrive(self, replica: str, request: StorageMessage | None = None, codec: int = 0) -> None:
         """It is greeted and asked for its end, or cut there; it holds everything up to 9."""
-        greeting = self.up(replica)
+        greeting = self.up(replica, codec)
         (question,), _ = self.tell(greeting, messages.LastSessionInfoResponse(*COMMON, SessionInfo(7, 4, 4)))
         assert isinstance(question, StorageCall)
+        if codec:
+            assert question.message == messages.LogStartRequest(*COMMON)
+            (question,), _ = self.tell(question, messages.LogStartResponse(*COMMON, 0, 9))
+            assert isinstance(question, StorageCall)
         assert question.message == (request or messages.MaxTransactionIdRequest(*COMMON, False))
         self.session.answered(self.now, StorageAnswer(question.ticket, messages.MaxTransactionIdResponse(*COMMON, 9)))
 
-    def level(self, *replicas: str) -> tuple[list[StorageEffect], list[SessionNote]]:
+    def level(self, *replicas: str, codec: int = 0) -> tuple[list[StorageEffect], list[SessionNote]]:
         """They hold everything up to 9 and are marked; returns what left with the last answer."""
         last: tuple[list[StorageEffect], list[SessionNote]] = [], []
         for replica in replicas:
-            self.arrive(replica)
+            self.arrive(replica, codec=codec)
         effects, notes = self.flush()
         assert notes == []
         for effect in effects:
@@ -143,9 +148,9 @@ class Desk:
             last = self.tell(effect, messages.SuccessResponse(*COMMON))
         return last
 
-    def open(self, *replicas: str) -> None:
+    def open(self, *replicas: str, codec: int = 0) -> None:
         """A session with these replicas, open at 9."""
-        effects, (write,) = self.level(*replicas)
+        effects, (write,) = self.level(*replicas, codec=codec)
         assert effects == []
         assert isinstance(write, CasMetadata)
         self.session.cas_done(5)
@@ -444,7 +449,7 @@ def test_the_first_loss_of_a_replica_ends_an_open_session(how: str) -> None:
         desk.session.failed(0, StorageFailed(append.ticket, "why"))
     else:
         desk.session.link_down(0, LinkDown(A, "why"))
-    failed = ReadFailed(77, f"transaction 3 cannot be read ({read.replica})")
+    failed = ReadFailed(77, f"transaction 3 cannot be read ({read.replica})", for_now=True)
     assert desk.flush() == ([], [failed, SessionEnded(f"replica {A} lost: why", True)])
     assert desk.alarms.next() is None
     assert list(desk.session.requests) == []
@@ -579,9 +584,38 @@ def test_a_read_that_meets_a_later_session_ends_this_one_and_is_tried_in_the_nex
     assert effects == []
     assert notes == [
         SessionEnded(f"replica {A} lost: session id has changed to 9", True),
-        ReadFailed(5, f"transaction 4 cannot be read ({A})"),
+        ReadFailed(5, f"transaction 4 cannot be read ({A})", for_now=True),
     ]
     assert desk.session.state is SessionState.ENDED, "so that the partition asks for it again"
+
+
+DAMAGED = refusal("damaged", FailureCode.CORRUPT, 4)
+SWITCHED_OFF = refusal("read and write have been disabled", FailureCode.UNAVAILABLE)
+WRONG = messages.RecordListResponse(*COMMON, (attrs.evolve(record_at(4), checksum=0),))
+
+
+@pytest.mark.parametrize(
+    ("answers", "for_now"),
+    [
+        ((SWITCHED_OFF, SWITCHED_OFF), True),
+        ((DAMAGED, SWITCHED_OFF), True),
+        ((SWITCHED_OFF, WRONG), True),
+        ((DAMAGED, DAMAGED), False),
+        ((DAMAGED, WRONG), False),
+    ],
+)
+def test_a_read_fails_for_good_only_where_all_who_were_asked_have_a_damaged_record(
+    answers: Sequence[messages.StorageMessage], for_now: bool
+) -> None:
+    """Clients were told of damage while an operator had switched the partition off."""
+    desk = Desk()
+    desk.open(A, B, codec=1)
+    desk.session.read_records(0, 5, 4, 1)
+    first = desk.call(A, messages.RecordListRequest(*COMMON, 4, 1))
+    (second,), _ = desk.tell(first, answers[0])
+    assert isinstance(second, StorageCall)
+    failed = ReadFailed(5, f"transaction 4 cannot be read ({A}, {B})", for_now=for_now)
+    assert desk.tell(second, answers[1]) == ([], [failed])
 
 
 def test_headers_out_of_place_are_no_answer() -> None:
@@ -604,10 +638,10 @@ def test_nobody_is_asked_for_what_nobody_holds_or_before_the_session_is_open() -
     desk = Desk()
     desk.session.read_records(0, 5, 4, 2)
     nobody = "no replica that holds it is connected"
-    assert desk.flush() == ([], [ReadFailed(5, f"transaction 4 cannot be read ({nobody})")])
+    assert desk.flush() == ([], [ReadFailed(5, f"transaction 4 cannot be read ({nobody})", for_now=True)])
     desk.open(A, B)
     desk.session.read_records(0, 6, 10, 2)
-    assert desk.flush() == ([], [ReadFailed(6, f"transaction 10 cannot be read ({nobody})")])
+    assert desk.flush() == ([], [ReadFailed(6, f"transaction 10 cannot be read ({nobody})", for_now=True)])
 
 
 # ---- the log start, news, and what comes back ---------------------------------------------------------
@@ -789,7 +823,7 @@ def test_a_session_that_is_closed_ends_once_and_answers_its_reads() -> None:
     desk.session.read_records(0, 5, 4, 2)
     read = desk.call(A, messages.RecordListRequest(*COMMON, 4, 2))
     desk.session.close(0, "a new generation")
-    failed = ReadFailed(5, f"transaction 4 cannot be read ({A})")
+    failed = ReadFailed(5, f"transaction 4 cannot be read ({A})", for_now=True)
     assert desk.flush() == ([], [failed, SessionEnded("a new generation", True)])
     assert (desk.session.state, desk.alarms.next()) == (SessionState.ENDED, None)
     desk.session.close(0, "again")

@@ -116,7 +116,7 @@ SERVER = (
         "server.exactLocks",
         Kind.INT,
         Use.SERVER,
-        "takings of locks that a partition remembers exactly, to tell true conflicts from false ones; 16 bytes each",
+        "takings of locks that a partition remembers exactly, to tell true conflicts from false ones; 12 bytes each",
         default=1_000_000,
         unit="locks",
         original=False,
