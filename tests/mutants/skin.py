@@ -793,8 +793,8 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "a connection stays whose peer has said goodbye",
         "waltz_trio.net.channel",
-        "                if not chunk:\n                    ended = True\n",
-        "                if not chunk:\n                    ended = False\n",
+        "                if not chunk:\n                    return True\n",
+        "                if not chunk:\n                    return False\n",
         ("tests/trio/test_net.py",),
     ),
     Mutant(
