@@ -45,6 +45,7 @@ from waltz_spark.read.options import parse_options
 from waltz_spark.write.files import sink_files
 from waltz_trio.cli.help import Parser, UsageError
 from waltz_trio.cli.interruption import advising, terminable
+from waltz_trio.cli.options import confirm
 
 _REJECTED = 3  # exit status: some rows are not in the log, but among the rejected ones, as configured
 
@@ -188,6 +189,8 @@ def _archive(arguments: argparse.Namespace) -> int:
             output["freed"] = _freed_found(freed)
         _show(arguments, text, output)
         return 0
+    if arguments.free and not arguments.yes and not sys.stdin.isatty():  # before hours of work
+        raise OptionError("--free removes records from the storage nodes: add --yes where nobody can be asked")
     left = "What is in the archive stays; the same command goes on behind it"
     with _runner(arguments) as runner, progress(arguments, "archive") as on_progress, advising(lambda: left):
         report = run_archive(plan, runner, on_progress)
@@ -204,11 +207,13 @@ def _archive(arguments: argparse.Namespace) -> int:
         "commits": report.commit_count,
         "seconds": report.seconds,
     }
-    if arguments.free:
-        freed = _free(arguments)
-        text += "\n" + _freed_text(freed, "freed")
-        output["freed"] = _freed_found(freed)
-    _show(arguments, text, output)
+    try:
+        if arguments.free:
+            freed = _free(arguments)
+            text += "\n" + _freed_text(freed, "freed")
+            output["freed"] = _freed_found(freed)
+    finally:  # the archive is finished, whatever becomes of the freeing
+        _show(arguments, text, output)
     return 0
 
 
@@ -217,11 +222,8 @@ def _free(arguments: argparse.Namespace) -> tuple[Freed, ...]:
     if not plan.partitions:
         return ()
     if not arguments.yes:
-        if not sys.stdin.isatty():
-            raise OptionError("--free removes records from the storage nodes: add --yes where nobody can be asked")
         print(_freed_text(plan.partitions, "will be removed from the storage nodes"), file=sys.stderr)
-        if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
-            raise OptionError("nothing was freed")
+    confirm("Go on?", given=arguments.yes, refused="nothing was freed")
     with _runner(arguments) as runner, progress(arguments, "verify") as on_progress:
         return run_free(plan, runner, on_progress)
 
