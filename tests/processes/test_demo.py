@@ -104,6 +104,9 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     done = waltz("demo", "run", "--kills", "4")
     assert done.returncode == 2
     assert "at least 5" in done.stderr
+    done = waltz("demo", "run", "--accounts", "1")  # nothing was committed in the other partition: NOT proved
+    assert done.returncode == 2
+    assert "at least one for each of the 2 partitions" in done.stderr
 
 
 def test_an_interrupt_ends_every_process(tmp_path: Path) -> None:
