@@ -109,17 +109,18 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     assert "at least one for each of the 2 partitions" in done.stderr
 
 
-def test_an_interrupt_ends_every_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_ends_every_process(number: signal.Signals, status: int, tmp_path: Path) -> None:
     directory = tmp_path / "demo"
     process = subprocess.Popen(
         [*WALTZ, "demo", "run", "--directory", str(directory)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert "cluster started" in process.stdout.readline()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     output, _ = process.communicate(timeout=LIMIT)
     assert "Interrupted: nothing is proved." in output
-    assert process.returncode == 130
+    assert process.returncode == status
     assert processes_of(directory) == []
 
 
