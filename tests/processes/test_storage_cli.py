@@ -191,6 +191,7 @@ def test_a_wrong_call_is_one_before_anything_is_asked_or_done(cluster: Cluster, 
         (*recover, "-s", first, "-dp", "1", "-p", "-1", "-b", "5"): "Partition id must be a non-negative integer",
         (*recover, "-s", "nowhere", "-dp", "1", "-p", "0", "-b", "5"): form,
         ("add-node", "-s", "nowhere", "-a", "1", "-g", "0"): "Storage must be in format of host:port",
+        ("add-node", "-s", "h:1", "-a", "1", "-g", "-1"): "--group must be at least 0, found -1",
         ("drain", "-s", first, "-w", "0", "-n"): "--timeout must be at least 1, found 0",
     }
     for words, problem in calls.items():
@@ -198,6 +199,25 @@ def test_a_wrong_call_is_one_before_anything_is_asked_or_done(cluster: Cluster, 
         assert (status, out) == (2, ""), (words, err)
         assert problem in err
         assert err.count("\n") == 1
+
+
+def test_a_wrong_call_of_other_tools_is_one_too(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty variable of a script restarted all nodes, and was a traceback where a file should be named."""
+    monkeypatch.chdir(tmp_path)
+    calls = {
+        ("cluster", "verify", "-p", "x"): 'For input string: "x"',
+        ("restart-plan", "-o", ""): "--only: expected names of nodes or hosts, separated by commas, found none",
+        ("restart-plan", "-w", "-1", "-e", "true"): "--wait must be at least 0, found -1",
+        ("zookeeper", "list", "--output="): "--output: expected the path of a file, found nothing",
+    }
+    for words, problem in calls.items():
+        assert main([*words, "-c", str(cluster.tools_file)]) == 2, words
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert problem in output.err
+    assert not list(tmp_path.glob("waltz-restart.json"))
 
 
 def test_a_name_in_zookeeper_that_cannot_be_read_stops_no_other_partition(cluster: Cluster, run: Run) -> None:

@@ -154,7 +154,7 @@ async def _add(tool: Tool, arguments: Arguments) -> int:
     entering = endpoint_of(arguments.text("storage"), _FORM)
     storage = str(entering)
     partitions: tuple[int, ...] = ()
-    port, group = arguments.number("storage-admin-port", least=1, most=PORT_MAX), arguments.number("group")
+    port, group = arguments.number("storage-admin-port", least=1, most=PORT_MAX), arguments.number("group", least=0)
     if arguments.flag("partition"):
         partitions = arguments.partitions("partition")
     await _reached(tool, Endpoint(entering.host, port))
