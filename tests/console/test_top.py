@@ -208,6 +208,19 @@ def test_what_is_said_of_no_partition_has_no_column() -> None:
     assert any("waits for" in line for line in text_of(screen))
 
 
+def test_what_others_say_is_shown_as_it_is() -> None:
+    """It was taken for markup: `[/y]` ended the command, and of an IPv6 address the port was left."""
+    screen = Screen()
+    screen.page = page(2, stuck=1)
+    screen.page["servers"][0] |= {"name": "[fd00::1]:7101", "trouble": ["x [/y]"]}
+    screen.page["storages"][0] |= {"name": "s0:on:7000", "trouble": ["[bold]no :smile:"]}
+    screen.page["partitions"][1] |= {"owner": "[fd00::1]:7101", "waits_for": "[/]"}
+    text = "\n".join(text_of(screen, width=160))
+    assert text.count("[fd00::1]:7101") == 2
+    for said in ("x [/y]", "s0:on:7000", "[bold]no :smile:", "[/]"):
+        assert said in text
+
+
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (60, 12)])
 def test_it_fits_its_terminal(width: int, height: int) -> None:
     screen = Screen()

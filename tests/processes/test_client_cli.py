@@ -60,6 +60,31 @@ def test_locks_are_validated_and_a_foreign_transaction_fails_it(cluster: Cluster
     assert "optimistic locking validation failed: transaction 0 of partition 2 was decided at mark 4" in text
 
 
+def test_a_second_validation_reads_what_the_first_one_did_not(cluster: Cluster, run: Run) -> None:
+    """It read as many transactions as it had appended from the start of the log: those of the first one."""
+    validate = ("client", "validate", "-nc", "1", "-i", "0", "-tpc")
+    assert run(*validate, "1000")[0] == 0
+
+    async def spoil() -> int:
+        async with waltz.open_client(cluster.client_file) as client:
+            return (await client.append(0, waltz.Append((5).to_bytes(8)))).transaction_id
+
+    at = trio.run(spoil)
+    assert at == 1000
+    status, _, text = run(*validate, "5")
+    assert status == 1
+    assert f"optimistic locking validation failed: transaction {at} of partition 0 was decided at mark 4" in text
+
+
+def test_consumers_are_timed_with_what_was_appended_for_it(run: Run) -> None:
+    """Without -ml the first transactions of the log were read, of whatever size those were."""
+    assert run("performance", "test-producers", "-s", "7", "-p", "30", "-t", "1", "-i", "0")[0] == 0
+    for words in ((), ("-ml",)):
+        status, text, _ = run("performance", "test-consumers", "-s", "100", "-t", "20", *words, "--json")
+        assert status == 0
+        assert json.loads(text)["megabytes"] == 20 * 100 / (1 << 20)
+
+
 def test_producers_and_consumers_are_timed(run: Run) -> None:
     status, text, _ = run("performance", "test-producers", "-s", "60", "-p", "20", "-t", "3", "-i", "1")
     assert status == 0

@@ -104,19 +104,23 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     done = waltz("demo", "run", "--kills", "4")
     assert done.returncode == 2
     assert "at least 5" in done.stderr
+    done = waltz("demo", "run", "--accounts", "1")  # nothing was committed in the other partition: NOT proved
+    assert done.returncode == 2
+    assert "at least one for each of the 2 partitions" in done.stderr
 
 
-def test_an_interrupt_ends_every_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_ends_every_process(number: signal.Signals, status: int, tmp_path: Path) -> None:
     directory = tmp_path / "demo"
     process = subprocess.Popen(
         [*WALTZ, "demo", "run", "--directory", str(directory)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert "cluster started" in process.stdout.readline()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     output, _ = process.communicate(timeout=LIMIT)
     assert "Interrupted: nothing is proved." in output
-    assert process.returncode == 130
+    assert process.returncode == status
     assert processes_of(directory) == []
 
 

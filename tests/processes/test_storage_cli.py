@@ -134,13 +134,6 @@ def test_what_cannot_be_done_is_said(cluster: Cluster, run: Run) -> None:
     assert err.startswith(f"Error: Failed to remove partition 1 from {first}. \n")
     assert "Partition:1 is not assigned." in err
     assert "There is no terminal" in run("remove-partition", "-s", first, "-p", "1", "-d")[2]
-    assert "Storage must be in format of host:admin_port" in run("add-partition", "-s", "nowhere", "-p", "1")[2]
-    assert "--online must be set to 'true' or 'false'" in run("availability", "-s", first, "-p", "0", "-o", "yes")[2]
-    assert 'Partitions list is empty: ","' in run("remove-partition", "-s", first, "-p", ",")[2]
-    assert (
-        "range 3-1 is empty: it begins with the lower number, such as 1-3"
-        in run("remove-partition", "-s", first, "-p", "0,3-1")[2]
-    )
     commands: list[tuple[str, ...]] = [
         ("repair", "-s", first),
         ("accept-limbo", "-s", first, "-y"),
@@ -176,6 +169,55 @@ def test_what_cannot_be_done_is_said(cluster: Cluster, run: Run) -> None:
     cluster.children["storage-1"].start()
     cluster.wait_up("storage-1")
     assert run("validate") == (0, "", "")
+
+
+def test_a_wrong_call_is_one_before_anything_is_asked_or_done(cluster: Cluster, run: Run) -> None:
+    """It ended with 1, as something that had failed, and asked whether to delete the files of an empty range."""
+    first, empty = admin_of(cluster, 0), "range 3-1 is empty: it begins with the lower number, such as 1-3"
+    form, recover = "be in format of host:admin_port", ("recover-partition", "-d", first)
+    calls = {
+        ("add-partition", "-s", "nowhere", "-p", "1"): form,
+        ("add-partition", "-s", "localhost:-5", "-p", "1"): f"{form}: expected host:port, found 'localhost:-5'",
+        ("add-partition", "-s", first, "-p", "3-1"): empty,
+        ("list", "-s", "nowhere"): "in format of host:admin_port",
+        ("remove-partition", "-s", first, "-p", ","): 'Partitions list is empty: ","',
+        ("remove-partition", "-s", first, "-p", "0,3-1", "-d"): empty,
+        ("availability", "-s", first, "-p", "0", "-o", "yes"): "--online must be set to 'true' or 'false'",
+        ("availability", "-s", first, "-p", "x", "-o", "true"): 'For input string: "x"',
+        ("max-transaction-id", "-s", first, "-sp", "1", "-p", "x"): 'For input string: "x"',
+        ("max-transaction-id", "-s", first, "-sp", "99999", "-p", "0"): "--storage-port must be at most 65535",
+        ("repair", "-s", first, "-p", "0", "-f", "here,there"): form,
+        (*recover, "-s", first, "-dp", "1", "-p", "0", "-b", "x"): "Batch size must be a positive integer",
+        (*recover, "-s", first, "-dp", "1", "-p", "-1", "-b", "5"): "Partition id must be a non-negative integer",
+        (*recover, "-s", "nowhere", "-dp", "1", "-p", "0", "-b", "5"): form,
+        ("add-node", "-s", "nowhere", "-a", "1", "-g", "0"): "Storage must be in format of host:port",
+        ("add-node", "-s", "h:1", "-a", "1", "-g", "-1"): "--group must be at least 0, found -1",
+        ("drain", "-s", first, "-w", "0", "-n"): "--timeout must be at least 1, found 0",
+    }
+    for words, problem in calls.items():
+        status, out, err = run(*words)
+        assert (status, out) == (2, ""), (words, err)
+        assert problem in err
+        assert err.count("\n") == 1
+
+
+def test_a_wrong_call_of_other_tools_is_one_too(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty variable of a script restarted all nodes, and was a traceback where a file should be named."""
+    monkeypatch.chdir(tmp_path)
+    calls = {
+        ("cluster", "verify", "-p", "x"): 'For input string: "x"',
+        ("restart-plan", "-o", ""): "--only: expected names of nodes or hosts, separated by commas, found none",
+        ("restart-plan", "-w", "-1", "-e", "true"): "--wait must be at least 0, found -1",
+        ("zookeeper", "list", "--output="): "--output: expected the path of a file, found nothing",
+    }
+    for words, problem in calls.items():
+        assert main([*words, "-c", str(cluster.tools_file)]) == 2, words
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert problem in output.err
+    assert not list(tmp_path.glob("waltz-restart.json"))
 
 
 def test_a_name_in_zookeeper_that_cannot_be_read_stops_no_other_partition(cluster: Cluster, run: Run) -> None:

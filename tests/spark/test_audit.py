@@ -201,6 +201,28 @@ def test_the_command_prints_a_table_and_writes_the_page(
     assert not json.loads(capsys.readouterr().out)["passed"]
 
 
+def test_a_page_that_cannot_be_written_hides_no_verdict(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing was printed, and the status was that of a log with which something is wrong."""
+    (tmp_path / "full.html").symlink_to("/dev/full")
+    call = ["spark", "audit", "--directory", str(log / "a"), "--jobs", "1", "--no-journal", "--html"]
+    assert main([*call, str(tmp_path / "full.html"), "--json"]) == 4
+    output = capsys.readouterr()
+    assert json.loads(output.out)["verdict"] == "passed"
+    assert output.err == f"Error: --html {tmp_path / 'full.html'}: No space left on device\n"
+
+    for page in (tmp_path, tmp_path / "absent" / "audit.html"):
+        assert main([*call, str(page)]) == 2
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert output.err == f"Error: --html {page}: expected a file in a directory that can be written to\n"
+
+    (log / "a" / "1" / "0000000000000000000.seg").unlink()
+    assert main([*call, str(tmp_path / "full.html")]) == 1
+    assert "FAILED: " in capsys.readouterr().out
+
+
 def test_the_command_says_that_serializability_is_unproven_and_what_to_do(
     log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

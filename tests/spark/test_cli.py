@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +13,11 @@ import pytest
 
 from tests.spark.logs import make_log, random_payloads, write_control
 from waltz_core.storage.segment import HEADER_SIZE
+from waltz_spark.archive.freeing import Freed, FreePlan
 from waltz_spark.audit.scan import scan
 from waltz_spark.base.runners import Here
-from waltz_spark.read.options import parse_options
+from waltz_spark.read.options import Options, parse_options
+from waltz_spark.records.manifest import read_archive
 from waltz_trio.cli.main import main
 
 COUNTS = (400, 0, 90)
@@ -135,6 +139,53 @@ def test_archive_verify_and_restore_in_a_row(log: Path, tmp_path: Path, capsys: 
         assert (again / "0" / path.name).read_bytes() == path.read_bytes()
     assert main(["spark", "restore", archive, "--to", str(again), "--jobs", "1"]) == 1
     assert "is not empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "said"),
+    [(b"y\n", 0, ""), (b"n\n", 1, "Error: nothing was freed\n"), (b"\x04", 1, "\nError: nothing was freed\n")],
+)
+def test_what_was_archived_is_told_whatever_the_answer_is(
+    log: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answer: bytes,
+    status: int,
+    said: str,
+) -> None:
+    """The question was in the JSON, Ctrl-D a traceback, and a no hid the result."""
+    archive, freed = str(tmp_path / "archive"), (Freed(0, 0, 400),)
+
+    def plan(options: Options, root: str, *, keep_local: int) -> FreePlan:
+        return FreePlan(options, read_archive(root), freed, (), ())
+
+    monkeypatch.setattr("waltz_spark.cli.main.plan_free", plan)
+    monkeypatch.setattr("waltz_spark.cli.main.run_free", lambda *_: freed)
+    ours, its = pty.openpty()
+    with open(its, encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        os.write(ours, answer)
+        call = ["spark", "archive", "--directory", str(log), "--to", archive, "--jobs", "1", "--free", "--json"]
+        assert main(call) == status
+    os.close(ours)
+    output = capsys.readouterr()
+    result = json.loads(output.out)
+    assert result["records"] == 490
+    assert result.get("freed") == (None if status else [{"partition": 0, "start": 0, "end": 400}])
+    question = "partition 0: ids 0 to 399 will be removed from the storage nodes\nGo on? [y/N] "
+    assert output.err == question + said
+
+
+def test_nothing_is_archived_where_nobody_can_be_asked_to_free(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = tmp_path / "archive"
+    with open(os.devnull, encoding="utf-8") as nobody:
+        monkeypatch.setattr(sys, "stdin", nobody)
+        assert main(["spark", "archive", "--directory", str(log), "--to", str(archive), "--free"]) == 1
+    assert "add --yes where nobody can be asked" in capsys.readouterr().err
+    assert not list(archive.rglob("*.*"))
 
 
 def test_verify_fails_if_a_file_is_gone(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,8 +154,29 @@ def test_statistics_and_dumps(segment: Path, run: Run) -> None:
     assert found["header"]["key"] == str(UUID(bytes=KEY))
     assert [(one["transaction_id"], one["data"]) for one in found["records"]] == [(3, b'{"n": 3}'.hex())]
     assert run("dump-segment", segment, "-r", "-t", "77")[2] == "Error: record not found for transaction id 77\n"
-    assert run("dump-segment", segment)[2] == "Error: Must specify at least one of 'metadata' or 'record'\n"
-    assert "classes of Java" in run("dump-segment", segment, "-r", "-d", "com.example.Thing")[2]
+
+
+def test_a_wrong_call_prints_nothing_of_a_file(segment: Path, run: Run) -> None:
+    """It ended with 1, some behind a header that was printed already."""
+    control_file = segment.parent.parent / control.NAME
+    calls = {
+        ("dump-segment", segment): "Must specify at least one of 'metadata' or 'record'",
+        ("dump-segment", segment, "-m", "-d", "com.example.Thing"): "classes of Java",
+        ("dump-segment", segment, "-m", "-r", "-t", "x"): 'For input string: "x"',
+        ("dump-control-file", control_file, "-p", "0", "-a"): "'assigned' is supported only if",
+        ("dump-control-file", control_file, "-p", "x"): 'For input string: "x"',
+    }
+    for words, problem in calls.items():
+        status, out, err = run(*words)
+        assert (status, out) == (2, ""), words
+        assert problem in err
+
+
+def test_a_payload_that_is_nested_too_deeply_is_said_to_be(tmp_path: Path, run: Run) -> None:
+    path = make(tmp_path, [one(0, b"[" * 200_000), one(1, b"{}")], mark=1)
+    status, text, _ = run("dump-segment", path, "-r", "-d", "json", "--json")
+    assert status == 0
+    assert [row["data"] for row in json.loads(text)["records"]] == ["(not shown as json: nested too deeply)", "{}"]
 
 
 def test_a_payload_cannot_speak_to_the_terminal(tmp_path: Path, run: Run) -> None:

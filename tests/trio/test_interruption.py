@@ -14,6 +14,7 @@ import trio.testing
 from waltz_trio.cli.audit import audited
 from waltz_trio.cli.help import Parser, run
 from waltz_trio.cli.interruption import advising, interruptible
+from waltz_trio.cli.main import main as waltz
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +95,17 @@ def test_ctrl_c_outside_of_a_session_is_no_traceback(capsys: pytest.CaptureFixtu
         return 0
 
     assert run_of(work) == 130
+    assert capsys.readouterr().err == "Interrupted by SIGINT\n"
+
+
+def test_ctrl_c_while_a_command_is_loaded_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("waltz_trio.cli.main.importlib.import_module", load)
+    assert waltz(["dev"]) == 130
     assert capsys.readouterr().err == "Interrupted by SIGINT\n"
 
 

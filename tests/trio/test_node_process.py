@@ -437,6 +437,23 @@ async def test_a_signal_asks_for_an_orderly_end_and_a_second_one_does_not_wait_f
 
 
 @pytest.mark.usefixtures("system")
+async def test_a_terminal_that_ends_twice_asks_once_for_an_orderly_end(autojump_clock: trio.testing.MockClock) -> None:
+    """The shell and the terminal itself both say so."""
+    role = Role(obeys=False)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests run under `nohup`
+    async with trio.open_nursery() as running:
+        running.start_soon(run_until_signal, role)
+        await role.running.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(2):
+            signal.raise_signal(signal.SIGHUP)
+            await role.asked.wait()
+            await trio.testing.wait_all_tasks_blocked()
+    signal.signal(signal.SIGHUP, before)
+    assert [text for _, text in role.said] == ["SIGHUP: ending", "not ended in order after 10 s"]
+
+
+@pytest.mark.usefixtures("system")
 async def test_a_process_that_does_not_end_in_order_is_ended(autojump_clock: trio.testing.MockClock) -> None:
     role = Role(obeys=False)
     with trio.fail_after(60):

@@ -16,6 +16,7 @@ import pytest
 from tests.forks import exit_status_of_child
 from tests.trio.test_dev import WALTZ, append, dev
 from waltz_trio.cli import streams
+from waltz_trio.cli.options import CommandError, confirm
 
 FULL = "/dev/full"
 """Every write fails as on a full disk."""
@@ -43,6 +44,23 @@ def test_a_result_that_cannot_be_written_is_an_error_that_says_where(words: list
 @OUTPUTS
 def test_a_result_that_nobody_wants_is_none(words: list[str]) -> None:
     assert ended(words, ">&-") == (0, "", "")
+
+
+def test_a_standard_input_that_is_closed_says_nothing_and_is_nobody_to_ask() -> None:
+    """It was a traceback, of whatever reads or asks."""
+    status, said, notes = ended(["demo", "bank"], "<&-")
+    assert (status, notes) == (0, "")
+    assert "Choose run mode" in said
+
+    def ask() -> int:
+        sys.stdin = None  # as Python makes it
+        os.close(0)
+        streams.settle()
+        with pytest.raises(CommandError, match="There is no terminal to ask on: give --yes"):
+            confirm("Go on?", given=False)
+        return 7
+
+    assert exit_status_of_child(ask) == 7
 
 
 @pytest.mark.parametrize("redirection", [f"2>{FULL}", "2>&-"])

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -45,7 +46,9 @@ from waltz_spark.read.options import parse_options
 from waltz_spark.write.files import sink_files
 from waltz_trio.cli.help import Parser, UsageError
 from waltz_trio.cli.interruption import advising, terminable
+from waltz_trio.cli.options import confirm
 
+_NO_PAGE = 4  # exit status: everything passed, and the page of --html could not be written
 _REJECTED = 3  # exit status: some rows are not in the log, but among the rejected ones, as configured
 
 
@@ -188,6 +191,8 @@ def _archive(arguments: argparse.Namespace) -> int:
             output["freed"] = _freed_found(freed)
         _show(arguments, text, output)
         return 0
+    if arguments.free and not arguments.yes and not sys.stdin.isatty():  # before hours of work
+        raise OptionError("--free removes records from the storage nodes: add --yes where nobody can be asked")
     left = "What is in the archive stays; the same command goes on behind it"
     with _runner(arguments) as runner, progress(arguments, "archive") as on_progress, advising(lambda: left):
         report = run_archive(plan, runner, on_progress)
@@ -204,11 +209,13 @@ def _archive(arguments: argparse.Namespace) -> int:
         "commits": report.commit_count,
         "seconds": report.seconds,
     }
-    if arguments.free:
-        freed = _free(arguments)
-        text += "\n" + _freed_text(freed, "freed")
-        output["freed"] = _freed_found(freed)
-    _show(arguments, text, output)
+    try:
+        if arguments.free:
+            freed = _free(arguments)
+            text += "\n" + _freed_text(freed, "freed")
+            output["freed"] = _freed_found(freed)
+    finally:  # the archive is finished, whatever becomes of the freeing
+        _show(arguments, text, output)
     return 0
 
 
@@ -217,11 +224,8 @@ def _free(arguments: argparse.Namespace) -> tuple[Freed, ...]:
     if not plan.partitions:
         return ()
     if not arguments.yes:
-        if not sys.stdin.isatty():
-            raise OptionError("--free removes records from the storage nodes: add --yes where nobody can be asked")
         print(_freed_text(plan.partitions, "will be removed from the storage nodes"), file=sys.stderr)
-        if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
-            raise OptionError("nothing was freed")
+    confirm("Go on?", given=arguments.yes, refused="nothing was freed")
     with _runner(arguments) as runner, progress(arguments, "verify") as on_progress:
         return run_free(plan, runner, on_progress)
 
@@ -278,6 +282,7 @@ def _records(verdicts: Sequence[Verdict]) -> int:
 
 
 def _audit(arguments: argparse.Namespace) -> int:
+    page = _page_of(arguments)
     invariants = [read_invariant(path) for path in arguments.invariant]
     if invariants and arguments.master is None:
         raise UsageError("--invariant is judged by Spark: give --master, such as --master 'local[*]'")
@@ -298,8 +303,6 @@ def _audit(arguments: argparse.Namespace) -> int:
         if invariants and isinstance(runner, OnSpark):
             judged = judge(runner.session, log_values(arguments), invariants)
             report = attrs.evolve(report, findings=(*report.findings, *judged))
-    if arguments.html is not None:
-        arguments.html.write_text(to_html(report))
     lines = [f"{'check':<26} {'partition':>9} {'status':<9} {'records':>14}  scope"]
     for finding in report.findings:
         partition = "" if finding.partition < 0 else finding.partition
@@ -321,21 +324,37 @@ def _audit(arguments: argparse.Namespace) -> int:
         "findings": to_rows(report),
     }
     _show(arguments, "\n".join(lines), output)
-    return EXIT_STATUS[report.verdict]
+    status = EXIT_STATUS[report.verdict]
+    if page is not None:
+        try:
+            page.write_text(to_html(report), encoding="utf-8")
+        except OSError as error:  # of the log that says nothing
+            print(f"Error: --html {page}: {error.strerror}", file=sys.stderr)
+            return status or _NO_PAGE
+    return status
+
+
+def _page_of(arguments: argparse.Namespace) -> Path | None:
+    """Where the page goes.
+
+    Raises:
+        UsageError: it cannot be written there, which is better known before hours of work than behind them.
+    """
+    page: Path | None = arguments.html
+    if page is not None and (page.is_dir() or not os.access(page.absolute().parent, os.W_OK | os.X_OK)):
+        raise UsageError(f"--html {page}: expected a file in a directory that can be written to")
+    return page
 
 
 def _report(arguments: argparse.Namespace) -> int:
     options = log_options(arguments)
-    if arguments.html is not None and importlib.util.find_spec("matplotlib") is None:
+    page = _page_of(arguments)
+    if page is not None and importlib.util.find_spec("matplotlib") is None:
         raise OptionError("--html draws with matplotlib, which is not installed: pip install 'waltz-log[report]'")
     with _runner(arguments) as runner, progress(arguments, "report") as on_progress:
         load = measure(options, runner, on_progress)
         journals = journals_of(arguments)
         contended = contention(journals, runner) if journals else None
-    if arguments.html is not None:
-        places = [*options.directory, options.archive, options.url, options.zookeeper, *journals]
-        more = contention_sections(contended) if contended is not None else []
-        arguments.html.write_text(load_page(load, [place for place in places if place], more), encoding="utf-8")
     lines = [f"{'partition':>9} {'records':>14} {'bytes':>18} {'bytes/record':>13}"]
     lines += [
         f"{part.partition:>9} {part.count:>14,} {part.size:>18,} {part.size / max(1, part.count):>13,.1f}"
@@ -350,10 +369,14 @@ def _report(arguments: argparse.Namespace) -> int:
     lines += [f"{client:>16} {count:>14,}  {count / load.count:.1%}" for client, count in load.clients[:10]]
     lines.append(f"zstd makes 1 byte of {load.sample / max(1, load.compressed):.1f}")
     lines += _contention_lines(contended) if contended is not None else []
-    if arguments.html is not None:
-        lines.append(f"page: {arguments.html}")
     numbers = load_numbers(load) | ({} if contended is None else {"contention": attrs.asdict(contended)})
     _show(arguments, "\n".join(lines), numbers)
+    if page is not None:
+        places = [*options.directory, options.archive, options.url, options.zookeeper, *journals]
+        more = contention_sections(contended) if contended is not None else []
+        page.write_text(load_page(load, [place for place in places if place], more), encoding="utf-8")
+        if not arguments.json:
+            print(f"page: {page}")
     return 0
 
 

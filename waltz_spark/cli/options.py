@@ -253,7 +253,8 @@ def _audit(commands: Commands[Parser], name: str, run: Action) -> None:
         "--directory /data/a --directory /data/b --archive s3://vault/ledger --no-journal --html audit.html"
     )
     meaning = "check replicas, archive and decisions of a log; one table, one page"
-    parser = _command(commands, name, run, meaning, examples, _STATUS)
+    told = f"{_STATUS[:-1]}, 4 the page could not be written though nothing is wrong."
+    parser = _command(commands, name, run, meaning, examples, told)
     log_parser(parser, "to be read back and compared")
     _add_journal(parser)
     parser.add_argument(

@@ -95,12 +95,11 @@ async def _check_connectivity(tool: Tool, arguments: Arguments) -> int:
 
 async def _verify(tool: Tool, arguments: Arguments) -> int:
     seconds = arguments.number("timeout", int(NODE_MAX), least=1)
+    named = arguments.number("partition") if arguments.flag("partition") else None
     try:
         with waiting(ASKING):
             view = await gather(tool, seconds, certificates=False)
-        chosen = range(view.num_partitions)
-        if arguments.flag("partition"):
-            chosen = range(arguments.number("partition"), arguments.number("partition") + 1)
+        chosen = range(view.num_partitions) if named is None else range(named, named + 1)
         if not chosen:
             raise CommandError("it has no partitions: nothing was verified")
         failures = [failure for partition_id in chosen for failure in verify(view, partition_id)]

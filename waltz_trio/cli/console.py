@@ -24,6 +24,7 @@ from waltz_trio.console.pages import PREFIX, Pages
 from waltz_trio.console.watch import Watch
 from waltz_trio.net.http import HttpServer
 from waltz_trio.net.tls import ServerTls, is_loopback
+from waltz_trio.node.main import ending_signals
 from waltz_trio.ports.tool import Tool
 
 DEFAULT_PORT = 7900
@@ -68,18 +69,16 @@ def _run(arguments: Arguments) -> int:
 
 
 async def _serve(watch: Watch, server: HttpServer, host: str, port: int, address: str) -> int:
-    bound = server.listen(host, port, "--port")
-    shown = "localhost" if host == _LOOPBACK else f"[{host}]" if ":" in host else host
-    print(address.format(f"{shown}:{bound}"), flush=True)
-    print("read-only; Ctrl+C ends it", file=sys.stderr)
-    try:
+    with trio.open_signal_receiver(*ending_signals()) as signals:
+        bound = server.listen(host, port, "--port")
+        shown = "localhost" if host == _LOOPBACK else f"[{host}]" if ":" in host else host
+        print(address.format(f"{shown}:{bound}"), flush=True)
+        print("read-only; Ctrl+C ends it", file=sys.stderr)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch.run)
             nursery.start_soon(server.run)
-    except BaseExceptionGroup as group:
-        interrupted, rest = group.split(KeyboardInterrupt)
-        if rest is not None or interrupted is None:
-            raise
+            await anext(aiter(signals))
+            nursery.cancel_scope.cancel()
     return 0
 
 

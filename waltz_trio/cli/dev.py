@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 
 import trio
 
 from waltz_core.base.errors import WaltzError
 from waltz_trio.base import log
-from waltz_trio.base.durable import reason_of
-from waltz_trio.cli.help import FAILED_STATUS, PORT_MAX, Parser, whole_number
+from waltz_trio.cli.help import PORT_MAX, Parser, whole_number
 from waltz_trio.cli.options import PARTITIONS_MAX
 from waltz_trio.node.embedded import DEFAULT_PARTITIONS, HOST, embedded_cluster
-from waltz_trio.node.main import raise_descriptors, tune_collector
+from waltz_trio.node.main import ending_signals, raise_descriptors, tune_collector
 
 DEFAULT_PORT = 7801
 
@@ -59,8 +57,8 @@ def _start(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    status = 0
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals, trio.CancelScope() as scope:
+    failure: WaltzError | OSError | None = None
+    with trio.open_signal_receiver(*ending_signals()) as signals, trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
 
             async def watch() -> None:
@@ -69,15 +67,16 @@ async def _run(arguments: argparse.Namespace) -> int:
 
             nursery.start_soon(watch)
             try:
-                status = await _serve(arguments)
+                await _serve(arguments)
             except (WaltzError, OSError) as error:  # out here it would be in a group
-                print(f"Error: {reason_of(error)}", file=sys.stderr)
-                status = FAILED_STATUS
+                failure = error
             scope.cancel()
-    return status
+    if failure is not None:
+        raise failure
+    return 0
 
 
-async def _serve(arguments: argparse.Namespace) -> int:
+async def _serve(arguments: argparse.Namespace) -> None:
     raise_descriptors()
     async with embedded_cluster(
         arguments.directory,

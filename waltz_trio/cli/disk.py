@@ -20,7 +20,7 @@ from waltz_core.storage.effects import FileEntry
 from waltz_core.storage.judging import Judgement, Surroundings, held_throughout, judge, surroundings
 from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, decode_header, id_of_name, index_name
 from waltz_core.storage.walk import Row, Tail, record_at, walk
-from waltz_trio.cli.help import Parser
+from waltz_trio.cli.help import Parser, UsageError
 from waltz_trio.cli.options import JSON, Arguments, Command, CommandError, Option, parser_of
 from waltz_trio.cli.progress import counted
 
@@ -94,6 +94,10 @@ def _surroundings(path: Path) -> Surroundings:
     except OSError as error:
         raise CommandError(f"cannot read {path.parent}: {error.strerror}") from error
     return surroundings(str(path.parent), partition_id, _read(control_file) if known else b"", sides, tuple(present))
+
+
+def _wanted(arguments: Arguments) -> int | None:
+    return arguments.number("transaction-id", bits=64) if arguments.flag("transaction-id") else None
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -174,7 +178,7 @@ def _verify(path: Path, wanted: int | None) -> _Verification:
 
 
 def _verify_segment(arguments: Arguments) -> int:
-    wanted = arguments.number("transaction-id", bits=64) if arguments.flag("transaction-id") else None
+    wanted = _wanted(arguments)
     result = _verify(Path(arguments.operands[0]), wanted)
     if wanted is not None:
         if result.wanted is None:
@@ -284,7 +288,11 @@ def _segment_statistic(arguments: Arguments) -> int:
 
 def _dump_segment(arguments: Arguments) -> int:
     if not arguments.flag("metadata") and not arguments.flag("record"):
-        raise CommandError("Must specify at least one of 'metadata' or 'record'")
+        raise UsageError("Must specify at least one of 'metadata' or 'record'")
+    form = arguments.text_or_none("deserializer")
+    if form not in (None, "text", "json"):
+        raise UsageError(f"expected --deserializer text or json, found {form!r}: classes of Java cannot be loaded")
+    _wanted(arguments)  # before the first line of an answer
     segment = SegmentFile(Path(arguments.operands[0]))
     if arguments.flag("json"):
         print(json.dumps(_segment_json(segment, arguments), indent=2))
@@ -329,8 +337,9 @@ def _segment_json(segment: SegmentFile, arguments: Arguments) -> dict[str, objec
 
 
 def _chosen(segment: SegmentFile, arguments: Arguments) -> Iterator[Record]:
-    if arguments.flag("transaction-id"):
-        yield segment.record(arguments.number("transaction-id", bits=64))
+    wanted = _wanted(arguments)
+    if wanted is not None:
+        yield segment.record(wanted)
         return
     for row in segment.rows():
         if isinstance(row, Row) and row.size:
@@ -346,14 +355,14 @@ def _record_cells(record: Record, arguments: Arguments) -> tuple[str, ...]:
 
 
 def _as_text(data: bytes, codec: str) -> str:
-    if codec not in ("text", "json"):
-        raise CommandError(f"expected --deserializer text or json, found {codec!r}: classes of Java cannot be loaded")
     try:
         text = data.decode()
         if codec == "json":
             text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except ValueError as error:
         return f"(not {codec}: {error})"
+    except RecursionError:
+        return f"(not shown as {codec}: nested too deeply)"
     return "".join(one if one == "\n" or one.isprintable() else f"\\x{ord(one):02x}" for one in text)
 
 
@@ -372,19 +381,19 @@ def hex_dump(data: bytes) -> str:
 
 
 def _dump_control_file(arguments: Arguments) -> int:
+    wanted = arguments.number("partition") if arguments.flag("partition") else None
+    if wanted is not None and arguments.flag("assigned"):
+        raise UsageError("'assigned' is supported only if dumping for all partitions")
     path = Path(arguments.operands[0])
     if path.name != control.NAME:
         raise CommandError(f"Control file should be named as {control.NAME}, but it is {path.name}")
     data = _read(path)
     header = control.decode_header(data)
     if header is None or len(data) < control.file_size(header.partition_count):
-        wanted = control.HEADER_SIZE if header is None else control.file_size(header.partition_count)
-        raise CommandError(f"{path}: expected {wanted} bytes, found {len(data)}: the file is torn")
+        size = control.HEADER_SIZE if header is None else control.file_size(header.partition_count)
+        raise CommandError(f"{path}: expected {size} bytes, found {len(data)}: the file is torn")
     partitions: Sequence[int] = range(header.partition_count)
-    if arguments.flag("partition"):
-        if arguments.flag("assigned"):
-            raise CommandError("'assigned' is supported only if dumping for all partitions")
-        wanted = arguments.number("partition")
+    if wanted is not None:
         if wanted not in partitions:
             raise CommandError(
                 f"Invalid partition id, Number of partitions: {header.partition_count}, Min partition id: 0, "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import signal
 
 import trio
 
@@ -24,20 +23,20 @@ from waltz_trio.gateway.vitals import GROUP
 from waltz_trio.net.endpoints import endpoints
 from waltz_trio.net.http import HttpServer
 from waltz_trio.net.tls import ServerTls
-from waltz_trio.node.main import raise_descriptors, tune_collector
+from waltz_trio.node.main import ending_signals, raise_descriptors, tune_collector
 
 
 def _run(arguments: Arguments) -> int:
     path = arguments.text("gateway-config-path")
     config = Config.load(path)
     settings = gateway_settings(config)
-    log.set_up()
+    log.set_up(config.text("log.level"))
     config.warn_unknown(log.warn_once(log.reporter("gateway")))
     raise_descriptors()
     failure: BaseException | None = None
     try:
         trio.run(_serve, settings)
-    except* WaltzError as errors:  # such as a port that is taken
+    except* (WaltzError, OSError) as errors:  # such as a port that is taken, or nobody who takes the address
         failure = first_of(errors)
     if failure is not None:
         raise failure
@@ -65,7 +64,7 @@ async def _serve(settings: GatewaySettings) -> None:
             nursery.start_soon(health.run)
             nursery.start_soon(gateway.vitals.run)
         tune_collector()
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with trio.open_signal_receiver(*ending_signals()) as signals:
             shown = f"[{settings.host}]" if ":" in settings.host else settings.host
             print(f"{'http' if settings.tls is None else 'https'}://{shown}:{bound}", flush=True)
             async for _ in signals:

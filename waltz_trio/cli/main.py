@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from waltz_trio.base.durable import reason_of
-from waltz_trio.cli import streams
+from waltz_trio.cli import interruption, streams
 from waltz_trio.cli.help import FAILED_STATUS, Parser, run
 
 NOUNS = {
@@ -70,6 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output wants no more of it (`| head`)
         streams.abandon_output()
         return _CLOSED_OUTPUT
+    except KeyboardInterrupt:  # while a command was loaded; `run` answers it from there on
+        status, words = interruption.told()
+        print(words, file=sys.stderr)
     except OSError as error:
         if error.filename != streams.OUTPUT:
             raise

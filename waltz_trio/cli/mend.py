@@ -91,14 +91,11 @@ async def repair(tool: Tool, arguments: Arguments) -> int:
     """Fetch good records for what is damaged on a node; exit status 1 if anything stays damaged."""
     target = endpoint_of(arguments.text("storage"), _STORAGE_FORM)
     given = arguments.text_or_none("sources")
+    named = None if given is None else tuple(endpoint_of(one, _STORAGE_FORM) for one in given.split(","))
     left = False
-    for partition_id in arguments.partitions("partition"):
-        _one_partition(tool, partition_id)
-        if given is None:
-            found = await _replicas(tool, partition_id)
-            sources = tuple(one for one in found.values() if one is not None and one != target)
-        else:
-            sources = tuple(endpoint_of(one, _STORAGE_FORM) for one in given.split(","))
+    for partition_id in [_one_partition(tool, number) for number in arguments.partitions("partition")]:
+        replicas = (await _replicas(tool, partition_id)).values() if named is None else ()
+        sources = named or tuple(one for one in replicas if one is not None and one != target)
         what = f"Failed to repair partition {partition_id} of {target}. "
         async with explained(what, _REPAIR_MAX, _GOES_ON), named_admin(tool, target) as client:
             with advising(lambda: _GOES_ON):

@@ -20,7 +20,7 @@ from waltz_trio.cli.audit import audited
 from waltz_trio.cli.help import PORT_MAX
 from waltz_trio.cli.interruption import advising
 from waltz_trio.cli.options import CONFIG, YES, Arguments, Command, CommandError, Option, confirm
-from waltz_trio.cli.tool import in_session
+from waltz_trio.cli.tool import endpoint_of, in_session
 from waltz_trio.cli.zookeeper import on_wait
 from waltz_trio.ports.gather import addresses_of, gather
 from waltz_trio.ports.tool import Tool
@@ -31,6 +31,8 @@ _PATIENCE = 3600  # seconds that one wait may take
 
 _LEFT = "What was done stays done; the same command again goes on from here, and with --dry-run shows what is left"
 
+_FORM = "Storage must be in format of host:port"
+
 _FINAL = (moves.Swap, moves.Unassign, moves.RemoveNode)  # after which a replica, or a node, has no say any more
 _TAKING = (*_FINAL, moves.Release)
 
@@ -39,6 +41,7 @@ Plan = Callable[[ClusterView], tuple[Step, ...]]
 
 async def _carry_out(plan: Plan, tool: Tool, arguments: Arguments, entering: Endpoint | None = None) -> int:
     """Show the plan, ask, and go through it; `entering` is a data port that may be new in the cluster."""
+    patience = arguments.number("timeout", _PATIENCE, least=1)
     view = await gather(tool, certificates=False)
     if entering is not None and view.storage(str(entering)) is None:
         new = StorageView(str(entering), addresses=await addresses_of(entering))
@@ -51,7 +54,6 @@ async def _carry_out(plan: Plan, tool: Tool, arguments: Arguments, entering: End
     told = sys.stderr if arguments.flag("json") else sys.stdout  # for a program, standard output has the plan
     taking = any(isinstance(step, _TAKING) for step in steps)
     confirm(f"Go through these {len(steps)} steps?", given=arguments.flag("yes") or not taking)
-    patience = arguments.number("timeout", _PATIENCE, least=1)
     with advising(lambda: _LEFT):
         for number, step in enumerate(steps, start=1):
             print(f"[{number}/{len(steps)}] {describe(step)} ...", file=told, flush=True)
@@ -149,26 +151,24 @@ async def _drain(tool: Tool, arguments: Arguments) -> int:
 
 
 async def _add(tool: Tool, arguments: Arguments) -> int:
-    storage = str(parse_endpoint(arguments.text("storage")))
+    entering = endpoint_of(arguments.text("storage"), _FORM)
+    storage = str(entering)
     partitions: tuple[int, ...] = ()
-    port, group = arguments.number("storage-admin-port", least=1, most=PORT_MAX), arguments.number("group")
+    port, group = arguments.number("storage-admin-port", least=1, most=PORT_MAX), arguments.number("group", least=0)
     if arguments.flag("partition"):
         partitions = arguments.partitions("partition")
-    await _reached(tool, Endpoint(parse_endpoint(storage).host, port))
-    return await _carry_out(
-        lambda view: moves.add(view, storage, port, group, partitions), tool, arguments, parse_endpoint(storage)
-    )
+    await _reached(tool, Endpoint(entering.host, port))
+    return await _carry_out(lambda view: moves.add(view, storage, port, group, partitions), tool, arguments, entering)
 
 
 async def _replace(tool: Tool, arguments: Arguments) -> int:
     source, target = arguments.text("from"), arguments.text("to")
-    port = None
+    port, entering = None, None
     if arguments.flag("storage-admin-port"):
         port = arguments.number("storage-admin-port", least=1, most=PORT_MAX)
-    if port is not None:  # it may be new in the cluster: its name must be one that can be read
-        target = str(parse_endpoint(target))
-        await _reached(tool, Endpoint(parse_endpoint(target).host, port))
-    entering = parse_endpoint(target) if port is not None else None
+        entering = endpoint_of(target, _FORM)  # it may be new in the cluster: its name must be one that can be read
+        target = str(entering)
+        await _reached(tool, Endpoint(entering.host, port))
     return await _carry_out(lambda view: moves.replace(view, source, target, port), tool, arguments, entering)
 
 

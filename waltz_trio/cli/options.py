@@ -289,8 +289,11 @@ def _plain(text: str) -> str:
 # ---- what commands do ------------------------------------------------------------------------
 
 
-def confirm(question: str, *, given: bool) -> None:
+def confirm(question: str, *, given: bool, refused: str = "nothing was done") -> None:
     """Ask before something that cannot be undone; `given` is the consent from the command line.
+
+    Args:
+        refused: what a no leaves.
 
     Raises:
         CommandError: no consent.
@@ -307,7 +310,7 @@ def confirm(question: str, *, given: bool) -> None:
         print(file=sys.stderr)
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):
-        raise CommandError("nothing was done")
+        raise CommandError(refused)
 
 
 def show(text: str, *, logger_as_output: bool = False) -> None:

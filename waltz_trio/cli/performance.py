@@ -166,27 +166,38 @@ def _test_producers(arguments: Arguments) -> int:
 
 async def _consume(load: Load, count: int) -> tuple[float, int]:
     """Seconds from the first to the last of `count` transactions that one client reads, and their bytes."""
-    threads = min(_PRODUCERS_MAX, count)
-    async with waltz.open_client(load.config) as client:
-        partitions = range(load.partitions)
-        marks = {at: await client.committed_mark(at) if load.from_latest else -1 for at in partitions}
-        async with trio.open_nursery() as feeds:
-            producer = Producer(load, client)
-            await producer.follow(feeds)
-            limit = trio.CapacityLimiter(threads)
+    async with waltz.open_client(load.config) as client, trio.open_nursery() as feeds:
+        producer = Producer(load, client)
+        await producer.follow(feeds)
+        # What the log held before is not what is measured, wherever the producer begins.
+        marks = {partition: await client.committed_mark(partition) for partition in producer.marks}
+        with counted("appending", count) as progress:
+            await append_all(producer.append, count, progress)
+        feeds.cancel_scope.cancel()
+    with counted("reading", count) as progress:
+        return await _read(load.config, marks, count, progress)
 
-            async def append() -> None:
-                async with limit:
-                    await producer.append()
-                    progress.advance()
 
-            with counted("appending", count) as progress:
-                async with trio.open_nursery() as nursery:
-                    for _ in range(count):
-                        nursery.start_soon(append)
-            feeds.cancel_scope.cancel()
+async def append_all(append: Callable[[], Awaitable[None]], count: int, progress: Counted) -> None:
+    """So many transactions, some at a time: a task for each at once would be all memory there is."""
+    left = count
+
+    async def work() -> None:
+        nonlocal left
+        while left:
+            left -= 1
+            await append()
+            progress.advance()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(min(_PRODUCERS_MAX, count)):
+            nursery.start_soon(work)
+
+
+async def _read(config: str, marks: dict[int, int], count: int, progress: Counted) -> tuple[float, int]:
+    """Seconds from the first to the last of `count` transactions behind the marks, and their bytes."""
     left, size, begin = count, 0, 0.0
-    async with waltz.open_client(load.config) as reader, trio.open_nursery() as nursery:
+    async with waltz.open_client(config) as reader, trio.open_nursery() as nursery:
 
         async def read(partition: int) -> None:
             nonlocal left, size, begin
@@ -197,12 +208,12 @@ async def _consume(load: Load, count: int) -> tuple[float, int]:
                     size += len(data)
                     left -= 1
                     progress.advance()
-                    if left == 0:
+                    if left <= 0:
                         nursery.cancel_scope.cancel()
+                        return  # what has arrived already would still be taken
 
-        with counted("reading", count) as progress:
-            for partition in partitions:
-                nursery.start_soon(read, partition)
+        for partition in marks:
+            nursery.start_soon(read, partition)
     return time.monotonic() - begin, size
 
 

@@ -138,15 +138,17 @@ class _Walk:
 
 async def _follow(tool: Tool, arguments: Arguments) -> int:
     only = [name for name in (arguments.text_or_none("only") or "").split(",") if name]
+    if arguments.flag("only") and not only:  # an empty variable of a script must not restart all nodes
+        raise UsageError("--only: expected names of nodes or hosts, separated by commas, found none")
     command = arguments.text_or_none("exec")
     if command is not None and not command.strip():
         raise UsageError("--exec is empty: expected the command that restarts one node")
+    patience = arguments.number("wait", _PATIENCE, least=0)
     path = Path(arguments.text_or_none("state") or "waltz-restart.json")
     walk = _Walk(tool, path, arguments.number("timeout", int(NODE_MAX), least=1))
     await walk.open(only, arguments.text_or_none("done"))
     if command is not None:
         with advising(lambda: _left(walk, path)):
-            patience = arguments.number("wait", _PATIENCE, least=0)
             return await _run_all(walk, command, patience, as_json=arguments.flag("json"))
     await trio.sleep(_LOOK_AGAIN)  # whether a replica is level is judged over two looks
     move = await walk.look()

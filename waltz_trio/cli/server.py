@@ -95,13 +95,14 @@ def fetch_json(endpoint: Endpoint, path: str) -> dict[str, Any]:
     try:
         connection.request("GET", path)
         body = connection.getresponse().read()
-        answer = json.loads(body)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, UnicodeError) as error:  # the last: a name that can be none of a host
         raise CommandError(f"http://{endpoint}{path}: {str(error) or type(error).__name__}") from error
-    except ValueError as error:
-        raise CommandError(f"http://{endpoint}{path} answers something else than JSON: is it an HTTP port?") from error
     finally:
         connection.close()
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise CommandError(f"http://{endpoint}{path} answers something else than JSON: is it an HTTP port?") from error
     if not isinstance(answer, dict):
         raise CommandError(f"http://{endpoint}{path} answers no JSON object")
     return answer

@@ -18,7 +18,7 @@ from waltz_core.operations.recover_partition import RecoverPartition
 from waltz_core.wire import admin_messages as admin
 from waltz_trio.base import log
 from waltz_trio.cli import mend, moves
-from waltz_trio.cli.help import PORT_MAX, Parser
+from waltz_trio.cli.help import PORT_MAX, Parser, UsageError
 from waltz_trio.cli.interruption import advising
 from waltz_trio.cli.options import (
     CONFIG,
@@ -80,8 +80,7 @@ async def _list(tool: Tool, arguments: Arguments) -> int:
     if given is None:
         endpoints = await _admin_endpoints(tool)
     else:
-        async with explained(f"Failed to obtain hostname and admin port for {given}:"):
-            endpoints = [endpoint_of(given, "Http must be in format of host:admin_port")]
+        endpoints = [endpoint_of(given, "Http must be in format of host:admin_port")]
     held: dict[Endpoint, list[dict[str, Any]]] = {}
     failures: dict[Endpoint, str] = {}
     for endpoint in endpoints:
@@ -157,37 +156,36 @@ _STORAGE_FORM = "Storage must be in format of host:admin_port"
 
 
 async def _add_partition(tool: Tool, arguments: Arguments) -> int:
-    async with explained(f"Failed to add partition {arguments.text('partition')}. "):
-        partitions = arguments.partitions("partition")
-        async with named_admin(tool, endpoint_of(arguments.text("storage"), _STORAGE_FORM)) as client:
-            await client.assign(partitions)
+    partitions, endpoint = arguments.partitions("partition"), endpoint_of(arguments.text("storage"), _STORAGE_FORM)
+    what = f"Failed to add partition {arguments.text('partition')}. "
+    async with explained(what), named_admin(tool, endpoint) as client:
+        await client.assign(partitions)
     return 0
 
 
 async def _remove_partition(tool: Tool, arguments: Arguments) -> int:
     storage, delete = arguments.text("storage"), arguments.flag("delete-storage-files")
+    partitions, endpoint = arguments.partitions("partition"), endpoint_of(storage, _STORAGE_FORM)
     if delete:
         confirm(
             f"This deletes the data files of partition {arguments.text('partition')} on {storage} for good. Go on?",
             given=arguments.flag("yes"),
         )
-    async with explained(f"Failed to remove partition {arguments.text('partition')} from {storage}. "):
-        partitions = arguments.partitions("partition")
-        async with named_admin(tool, endpoint_of(storage, _STORAGE_FORM)) as client:
-            await client.unassign(partitions, delete_files=delete)
+    what = f"Failed to remove partition {arguments.text('partition')} from {storage}. "
+    async with explained(what), named_admin(tool, endpoint) as client:
+        await client.unassign(partitions, delete_files=delete)
     return 0
 
 
 async def _availability(tool: Tool, arguments: Arguments) -> int:
     online = arguments.text("online")
     storage, partition = arguments.text("storage"), arguments.text("partition")
-    what = f"Failed to set availability of partition {partition} to {arguments.text('online')} for {storage}. "
-    async with explained(what):
-        if online not in ("true", "false"):
-            raise CommandError("--online must be set to 'true' or 'false'")
-        partitions = arguments.partitions("partition")
-        async with named_admin(tool, endpoint_of(storage, _STORAGE_FORM)) as client:
-            await client.set_available(partitions, online == "true")
+    if online not in ("true", "false"):
+        raise UsageError("--online must be set to 'true' or 'false'")
+    partitions, endpoint = arguments.partitions("partition"), endpoint_of(storage, _STORAGE_FORM)
+    what = f"Failed to set availability of partition {partition} to {online} for {storage}. "
+    async with explained(what), named_admin(tool, endpoint) as client:
+        await client.set_available(partitions, online == "true")
     return 0
 
 
@@ -256,12 +254,11 @@ async def _validate(tool: Tool, arguments: Arguments) -> int:
 
 async def _max_transaction_id(tool: Tool, arguments: Arguments) -> int:
     storage = arguments.text("storage")
+    endpoint, partition_id = endpoint_of(storage, _STORAGE_FORM), arguments.number("partition")
+    data = Endpoint(endpoint.host, arguments.number("storage-port", least=1, most=PORT_MAX))
     async with explained(f"Failed to read max transaction ID for storage {storage}. "):
-        endpoint = endpoint_of(storage, _STORAGE_FORM)
-        partition_id = arguments.number("partition")
         async with named_admin(tool, endpoint) as client:
             session_id = await _session_of(client, partition_id, offline=arguments.flag("offline"))
-        data = Endpoint(endpoint.host, arguments.number("storage-port", least=1, most=PORT_MAX))
         async with tool.data(data, offline=arguments.flag("offline")) as port:
             port.session_id, port.partition_id = session_id, partition_id
             highest = await port.max_transaction_id()
@@ -299,17 +296,17 @@ def _tls_from(path: str | None) -> ClientTls | None:
 
 async def _recover_partition(tool: Tool, arguments: Arguments) -> int:
     partition_text, batch_text = arguments.text("partition"), arguments.text("batch-size")
+    form = "Source and destination storage must both be in format of host:admin_port"
+    source = endpoint_of(arguments.text("source-storage"), form)
+    destination = endpoint_of(arguments.text("destination-storage"), form)
+    if not partition_text.isdecimal():
+        raise UsageError("Partition id must be a non-negative integer")
+    partition_id = arguments.number("partition")
+    batch_size = arguments.number("batch-size") if batch_text.isdecimal() else 0
+    if batch_size == 0:
+        raise UsageError("Batch size must be a positive integer")
+    data = Endpoint(destination.host, arguments.number("destination-storage-port", least=1, most=PORT_MAX))
     try:
-        form = "Source and destination storage must both be in format of host:admin_port"
-        source = endpoint_of(arguments.text("source-storage"), form)
-        destination = endpoint_of(arguments.text("destination-storage"), form)
-        if not partition_text.isdecimal():
-            raise CommandError("Partition id must be a non-negative integer")
-        partition_id = arguments.number("partition")
-        batch_size = arguments.number("batch-size") if batch_text.isdecimal() else 0
-        if batch_size == 0:
-            raise CommandError("Batch size must be a positive integer")
-        data = Endpoint(destination.host, arguments.number("destination-storage-port", least=1, most=PORT_MAX))
         source_tls = _tls_from(arguments.text_or_none("source-ssl-config-path"))
         destination_tls = _tls_from(arguments.text_or_none("destination-ssl-config-path"))
         async with named_admin(tool, source, source_tls) as source_admin:

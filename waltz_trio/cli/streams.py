@@ -47,6 +47,8 @@ def settle() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    if sys.stdin is None:  # Python makes none of a descriptor that was closed when it began
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
     # Streams that something else has put there, such as a test that looks at what is said, stay as they are.
     if sys.stdout is sys.__stdout__:
         sys.stdout = _like(sys.stdout, _Output(1, "w", closefd=False))

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from waltz_core.base.errors import WaltzError
+from waltz_core.base.errors import ConfigError, WaltzError
 from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_core.zookeeper.paths import ClusterPaths
 from waltz_trio.cli.help import UsageError
@@ -64,6 +64,8 @@ async def explained(what: str, seconds: float = ANSWER_MAX, late: str = "") -> A
             yield
     except trio.TooSlowError:
         raise CommandError(f"{what}\nno answer within {seconds:.0f} s{late and f'. {late}'}") from None
+    except UsageError:  # what was wrong is the call, and its status says so
+        raise
     except (WaltzError, OSError) as error:
         raise CommandError(f"{what}\n{error}") from error
 
@@ -109,4 +111,7 @@ def endpoint_of(text: str, problem: str) -> Endpoint:
     """
     if len(text.split(":")) != 2:
         raise UsageError(problem)
-    return parse_endpoint(text)
+    try:
+        return parse_endpoint(text)
+    except ConfigError as error:
+        raise UsageError(f"{problem}: {error}") from None

@@ -136,12 +136,14 @@ def _nodes(page: Page) -> Table:
         for row in rows:
             holds = f"{_count(len(row['partitions']), 'partition')}" if kind == "server" else _room(row)
             trouble = row["trouble"][0] if row["trouble"] else ""
-            table.add_row(row["name"], row.get("kind", kind), Text(row["state"], _STYLES[row["level"]]), holds, trouble)
+            _add_row(
+                table, row["name"], row.get("kind", kind), Text(row["state"], _STYLES[row["level"]]), holds, trouble
+            )
     for row in page["gateways"]:
         trouble = row["trouble"][0] if row["trouble"] else ""
-        table.add_row(row["name"], "gateway", Text(row["state"], _STYLES[row["level"]]), "", trouble)
+        _add_row(table, row["name"], "gateway", Text(row["state"], _STYLES[row["level"]]), "", trouble)
     zookeeper = page.get("zookeeper", {"level": "bad", "text": ""})
-    table.add_row("ZooKeeper", "", Text(zookeeper["text"], _STYLES[zookeeper["level"]]), "", "")
+    _add_row(table, "ZooKeeper", "", Text(zookeeper["text"], _STYLES[zookeeper["level"]]), "", "")
     return table
 
 
@@ -162,7 +164,8 @@ def _partitions(rows: Sequence[Page]) -> Table:
     heads = ["part", "state", "owner", "session", "mark", "lag", "/s", "99 %", "refused", "repl"]
     table = _table(*heads, *["archive"] * archived, *["waits for"] * waiting)  # an empty column costs the others room
     for row in rows:
-        table.add_row(
+        _add_row(
+            table,
             str(row["id"]),
             Text(row["state"], _STYLES[row["level"]]),
             row["owner"] or "none",
@@ -185,6 +188,11 @@ def _table(*heads: str) -> Table:
         right = head in ("part", "session", "mark", "lag", "/s", "99 %", "refused", "repl")
         table.add_column(head, no_wrap=True, overflow="ellipsis", justify="right" if right else "left")
     return table
+
+
+def _add_row(table: Table, *cells: str | Text) -> None:
+    """Cells as they are: names and reasons come from elsewhere, and `[...]` in text alone would be markup."""
+    table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
 
 
 def _archive(row: Page | None) -> Text:

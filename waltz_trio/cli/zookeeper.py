@@ -179,8 +179,10 @@ async def _servers_or_none(zk: ZnodeClient, paths: ClusterPaths) -> Sequence[Ser
 
 
 async def _list(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) -> int:
-    dump = await read_cluster(zk, paths)
     output = arguments.text_or_none("output")
+    if output == "":
+        raise UsageError("--output: expected the path of a file, found nothing")
+    dump = await read_cluster(zk, paths)
     if output is not None:
         if dump.unreadable:  # the file may be the last good backup
             problems = "; ".join(f"{path}: {problem}" for path, problem in sorted(dump.unreadable.items()))

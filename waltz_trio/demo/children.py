@@ -10,7 +10,6 @@ import contextlib
 import functools
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import trio
+
+from waltz_trio.node.main import ending_signals
 
 _CHUNK = 1 << 16
 _LINE_MAX = 1 << 20
@@ -156,10 +157,11 @@ def parse(line: bytes) -> dict[str, Any]:
     return parsed if isinstance(parsed, dict) else {"text": line.decode(errors="replace")}
 
 
-async def cancel_on_signal(scope: trio.CancelScope) -> None:
-    """Cancel a scope at SIGINT or SIGTERM; Ctrl-C would otherwise come as an exception, anywhere."""
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
+async def cancel_on_signal(scope: trio.CancelScope, heard: list[int]) -> None:
+    """Cancel a scope at a signal, and note its number; Ctrl-C would otherwise come as an exception, anywhere."""
+    with trio.open_signal_receiver(*ending_signals()) as signals:
+        async for number in signals:
+            heard.append(number)
             scope.cancel()
 
 

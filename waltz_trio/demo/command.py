@@ -63,6 +63,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if arguments.kills < AT_LEAST:
         raise UsageError(f"--kills {arguments.kills}: at least {AT_LEAST}, fewer prove little")
+    if arguments.accounts < arguments.partitions:
+        raise UsageError(
+            f"--accounts {arguments.accounts}: at least one for each of the {arguments.partitions} partitions, as "
+            "nothing would be committed in the others"
+        )
     seed = random.SystemRandom().randrange(1_000_000) if arguments.seed is None else arguments.seed
     options = Options(
         seconds=arguments.seconds,

@@ -20,6 +20,7 @@ import waltz_trio as waltz
 from waltz_core.base.errors import ConfigError, WaltzError
 from waltz_trio.base import log
 from waltz_trio.base.background import background
+from waltz_trio.cli.interruption import interruptible
 from waltz_trio.config.config import Config
 from waltz_trio.demo import bank
 from waltz_trio.demo.bank import Order
@@ -53,17 +54,13 @@ _ORDERS = {
 def run(where: str | None, database: Path | None, mode: str | None) -> int:
     """Talk to the person at the terminal; `where` is a configuration file, a URL, or None for a cluster of its own."""
     log.set_up("error")
-    status, interrupted = 0, False
-    try:
-        status = trio.run(_session, where, database, mode)
-    except* KeyboardInterrupt:
-        interrupted = True
-    return 130 if interrupted else status
+    return trio.run(_session, where, database, mode)
 
 
 async def _session(where: str | None, database: Path | None, mode: str | None) -> int:
     try:
-        await _talk(where, database, mode)
+        async with interruptible():  # a cluster of its own is taken down, and its files are removed
+            await _talk(where, database, mode)
     except ConfigError:
         raise
     except WaltzError as error:

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import shutil
+import signal
 import tempfile
 import time
 from collections import Counter, deque
@@ -99,10 +100,11 @@ class Demo:
     async def run(self) -> int:
         """The exit status."""
         findings: list[Finding] = []
+        heard: list[int] = []
         failure: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(cancel_on_signal, nursery.cancel_scope)
+                nursery.start_soon(cancel_on_signal, nursery.cancel_scope, heard)
                 with self._screen:
                     await self._under_fire()
                     findings = await self._prove()
@@ -113,7 +115,7 @@ class Demo:
             raise failure
         if not findings:
             self._console.print("Interrupted: nothing is proved.")
-            return 130
+            return 128 + (heard[0] if heard else signal.SIGINT)
         return self._conclude(findings)
 
     async def _under_fire(self) -> None:

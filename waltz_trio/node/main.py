@@ -51,19 +51,26 @@ def tune_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """What ends a process that serves: the end of its terminal, too, unless it is to outlive that (`nohup`)."""
+    outlives = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM) if outlives else (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 async def run_until_signal(process: Process) -> int:
-    """Run a process until it ends by itself or by SIGINT or SIGTERM (twice: at once); returns its exit status."""
+    """Run a process until it or a signal ends it (SIGINT or SIGTERM twice: at once); returns its exit status."""
     async with background_nursery() as nursery:
 
         async def watch() -> None:
-            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            with trio.open_signal_receiver(*ending_signals()) as signals:
                 async for number in signals:
                     process.report(Level.INFO, f"{signal.Signals(number).name}: ending")
                     process.shutdown()
                     nursery.start_soon(give_up)
                     break
-                async for _ in signals:
-                    process.cancel()
+                async for number in signals:
+                    if number != signal.SIGHUP:  # which both the shell and the terminal send
+                        process.cancel()
 
         async def give_up() -> None:
             await trio.sleep(_SHUTDOWN_MAX)
