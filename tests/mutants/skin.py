@@ -1971,4 +1971,18 @@ SKIN: tuple[Mutant, ...] = (
         "            async with self._znode_client(self._cluster()):\n                self._driver.post(IdsRead(await ids_given(own, paths)))\n",
         ("tests/trio/test_proxy.py",),
     ),
+    Mutant(
+        "what many records behind the mark left in the page cache is trusted",
+        "storage.opening",
+        "at = segment_opening.place(last, self._evidence.floor + 1)",
+        "at = last.offset(self._evidence.floor + 1) or last.end",
+        ("tests/unit/storage/test_acknowledged.py",),
+    ),
+    Mutant(
+        "the index ends at damage that is given up",
+        "storage.segment_opening",
+        '                self.entries, self.position = array("Q", all_offsets), 0\n',
+        "",
+        ("tests/unit/storage/test_log_start.py",),
+    ),
 )

@@ -113,6 +113,13 @@ class SegmentOpening:
         known.update(zip(spans, (yield from read_all(spans)), strict=True))
         return known
 
+    def place(self, last: Segment, transaction_id: int) -> int:
+        """Offset of a record of the last file, none before those that were scanned; its end if it is behind all."""
+        # Not from the window of the segment: that forgets all but the newest.
+        at = transaction_id - last.first_id - self.position
+        assert at >= 0
+        return self.entries[at] if at < len(self.entries) else last.end
+
     def _blame_record(self, segment: Segment, at: int, bad_id: int, size: int) -> Procedure[None]:
         """Say what is wrong with the record that should be at an offset."""
         path = segment.data_path
@@ -204,6 +211,8 @@ class SegmentOpening:
                 all_offsets: list[int] = []
                 at, next_id = yield from scan_file(segment.data_path, segment.first_id, HEADER_SIZE, size, all_offsets)
                 yield from self._salvage(segment, size, all_offsets, at, None)
+                # If the damage is forgiven, the file goes on behind it: so must the index.
+                self.entries, self.position = array("Q", all_offsets), 0
                 return
             if self._out.problem is not None:
                 return
