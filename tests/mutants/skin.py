@@ -1985,4 +1985,25 @@ SKIN: tuple[Mutant, ...] = (
         "",
         ("tests/unit/storage/test_log_start.py",),
     ),
+    Mutant(
+        "a mark that falls due while something runs alone is dropped",
+        "storage.replica",
+        "if lane.closed or lane.marking or lane.rolling:",
+        "if lane.closed:\n            return\n        if lane.marking or lane.rolling:",
+        ("tests/unit/storage/test_acknowledged.py",),
+    ),
+    Mutant(
+        "the mark names a segment that was taken back",
+        "storage.appends",
+        "            yield from self._name_last_segment()\n",
+        "            pass\n",
+        ("tests/unit/storage/test_acknowledged.py",),
+    ),
+    Mutant(
+        "the mark names a segment that was taken back, where it could not be written at once",
+        "storage.appends",
+        "            if files.state is State.OPEN:\n                files.plan_mark(self._context.now + MARK_EVERY_MS)\n",
+        "            pass\n",
+        ("tests/unit/storage/test_acknowledged.py",),
+    ),
 )

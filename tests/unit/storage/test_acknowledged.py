@@ -9,17 +9,24 @@ import pytest
 from tests.storage_desk import (
     DATA,
     Desk,
+    Slow,
     append,
+    codec_1,
     desk,
+    filled,
     flush_marks,
+    mark,
     reopen,
     replica,
+    some,
     text_of,
 )
+from waltz_core.base.edge import Port
 from waltz_core.storage import log_files, segment_opening
-from waltz_core.storage.effects import Cut, FaultKind, SyncFile
+from waltz_core.storage.effects import Cut, FaultKind, SyncFile, WriteAt
 from waltz_core.storage.replica import State
 from waltz_core.wire import admin_messages as admin
+from waltz_core.wire import storage_messages as wire
 
 LAST = "0/0000000000000000008.seg"  # of `filled()`: four records of 100 bytes to a file
 
@@ -56,3 +63,67 @@ def test_what_a_failed_sync_left_in_the_page_cache_is_written_again(
     node.disk.lose_unsynced()
     again = reopen(node, threshold=1 << 30)
     assert (replica(again).state, replica(again).max_id) == (State.OPEN, 20 + count - 1)
+
+
+# ---- the durable mark ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        wire.SetLogStartRequest(5, 1, 0, 4),
+        wire.TruncateRequest(5, 1, 0, 99, False),  # cuts nothing
+        wire.TruncateRequest(5, 1, 0, 3, False),  # refused
+        admin.RepairRequest(1, 0, (), ()),
+    ],
+)
+def test_a_mark_that_falls_due_while_something_runs_alone_is_written_afterwards(beside: Any) -> None:
+    """It was dropped: the end of the log could get lost unnoticed until something was appended again."""
+    node = desk(threshold=1 << 20)
+    append(node, 0, 12)
+    mark(node, 11)
+    flush_marks(node)
+    port = codec_1(node, Port.ADMIN if isinstance(beside, admin.RepairRequest) else Port.STORAGE)
+    slow = Slow(node)
+    slow.send(wire.AppendRequest(5, 1, 0, some(12, 8), False))
+    slow.release()
+    slow.send(wire.RecordRequest(5, 1, 0, 0))  # a read is under way, so what runs alone waits
+    slow.send(beside, to=port)
+    slow.now += 1500
+    slow.step()
+    slow.release()
+    slow.now += 1500
+    slow.step()
+    slow.release()
+    files = replica(node).files
+    assert files.durable.mark_beside(files.belongs()) == 19
+    node.disk.put(DATA, node.disk.content(DATA)[:-300])
+    assert replica(reopen(node, threshold=1 << 20)).state is State.LIMBO
+
+
+@pytest.mark.parametrize(
+    ("kind", "mark_fails"), [(FaultKind.FULL, False), (FaultKind.FULL, True), (FaultKind.IO, False)]
+)
+def test_a_mark_counts_though_the_segment_that_it_named_was_taken_back(kind: FaultKind, mark_fails: bool) -> None:
+    """A disk was full when a segment was begun: the next opening took a damaged end of the log for a torn write."""
+    node = filled(12)
+    flush_marks(node)
+    marks = 0
+
+    def fault(effect: Any) -> FaultKind | None:
+        nonlocal marks
+        if isinstance(effect, WriteAt) and effect.path == "0/waltz.mark":
+            marks += 1
+            return FaultKind.FULL if mark_fails and marks == 2 else None
+        fails = isinstance(effect, WriteAt) and effect.path.endswith("12.seg") and effect.offset >= 128
+        return kind if fails else None
+
+    node.disk.fault = fault
+    text_of(append(node, 12, 1))
+    node.disk.fault = None
+    assert replica(node).state is (State.OPEN if kind is FaultKind.FULL else State.STOPPED)
+    flush_marks(node)
+    node.stop()
+    assert marks >= 2
+    node.disk.flip(LAST, len(node.disk.content(LAST)) - 1)  # what was acknowledged rots
+    assert replica(reopen(node)).state is State.LIMBO
