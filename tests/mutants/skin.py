@@ -2006,4 +2006,25 @@ SKIN: tuple[Mutant, ...] = (
         "            pass\n",
         ("tests/unit/storage/test_acknowledged.py",),
     ),
+    Mutant(
+        "a change that failed comes back at the next start",
+        "storage.replica_opening",
+        "    yield from files.settle_control()\n",
+        "",
+        ("tests/unit/storage/test_acknowledged.py",),
+    ),
+    Mutant(
+        "a control struct that is written again gets another number",
+        "storage.control",
+        "sequence = _wrapped(self.current.sequence - 1)",
+        "sequence = _wrapped(self.current.sequence + 1)",
+        ("tests/unit/storage/test_acknowledged.py",),
+    ),
+    Mutant(
+        "only the place of the next control struct is written over",
+        "storage.control",
+        "            (struct_place(self.partition_id, self._slot), encode_struct(self.current)),\n",
+        "            (self.place(), encode_struct(attrs.evolve(self.current, sequence=sequence))),\n",
+        ("tests/unit/storage/test_acknowledged.py",),
+    ),
 )

@@ -15,9 +15,8 @@ Theory of operation:
 from __future__ import annotations
 
 from waltz_core.base.errors import CorruptionError
-from waltz_core.storage import control as ctl
 from waltz_core.storage.control import ASSIGNED, AVAILABLE
-from waltz_core.storage.effects import MakeDirectory, SyncDirectory, SyncFile, Unlink, WriteAt
+from waltz_core.storage.effects import MakeDirectory, SyncDirectory, Unlink
 from waltz_core.storage.log_files import remove_operations
 from waltz_core.storage.procedure import Procedure, list_names
 from waltz_core.storage.refusals import SE, not_assigned
@@ -76,10 +75,7 @@ def set_available(files: ReplicaFiles, available: bool) -> Procedure[None]:
 
 
 def _reset_control(files: ReplicaFiles) -> Procedure[None]:
-    (place, data), (place2, data2) = files.entry.reset_writes()
-    yield from files.write(
-        WriteAt(ctl.NAME, place, data), SyncFile(ctl.NAME), WriteAt(ctl.NAME, place2, data2), SyncFile(ctl.NAME)
-    )
+    yield from files.write_control(*files.entry.reset_writes())
     files.entry.adopt_reset()
 
 

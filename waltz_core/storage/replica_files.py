@@ -238,10 +238,22 @@ class ReplicaFiles:
             *self.durable.create_missing(), *self.durable.faults_operations(self.faults, self.belongs())
         )
 
+    def write_control(self, *writes: tuple[int, bytes]) -> Procedure[None]:
+        """Write structs, given with their places, into the control file, each durable before the next."""
+        self.entry.uncertain = True
+        for place, data in writes:
+            yield from self.write(WriteAt(ctl.NAME, place, data), SyncFile(ctl.NAME))
+        self.entry.uncertain = False
+
+    def settle_control(self) -> Procedure[None]:
+        """Write over what a failed write may have left: it was answered as failed, and must not come back later."""
+        if self.entry.uncertain and self.control_problem is None:
+            yield from self.write_control(*self.entry.present_writes())
+
     def update_control(self, session_id: int, mark: int, local_mark: int, flags: int) -> Procedure[None]:
         """Write the control struct, then the side files that name it."""
         old, struct = self.entry.current, self.entry.plan(session_id, mark, local_mark, flags)
-        yield from self.write(WriteAt(ctl.NAME, self.entry.place(), ctl.encode_struct(struct)), SyncFile(ctl.NAME))
+        yield from self.write_control((self.entry.place(), ctl.encode_struct(struct)))
         self.entry.adopt(struct)
         if self.log is not None and self.state is State.OPEN:
             yield from self.refresh_sides()

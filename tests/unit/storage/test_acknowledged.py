@@ -22,7 +22,7 @@ from tests.storage_desk import (
     text_of,
 )
 from waltz_core.base.edge import Port
-from waltz_core.storage import log_files, segment_opening
+from waltz_core.storage import control, log_files, segment_opening
 from waltz_core.storage.effects import Cut, FaultKind, SyncFile, WriteAt
 from waltz_core.storage.replica import State
 from waltz_core.wire import admin_messages as admin
@@ -127,3 +127,77 @@ def test_a_mark_counts_though_the_segment_that_it_named_was_taken_back(kind: Fau
     assert marks >= 2
     node.disk.flip(LAST, len(node.disk.content(LAST)) - 1)  # what was acknowledged rots
     assert replica(reopen(node)).state is State.LIMBO
+
+
+# ---- the control file ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "failing"),
+    [
+        (admin.PartitionAvailableRequest(1, (0,), False), 1),
+        (admin.PartitionAssignmentRequest(1, (0,), False, False), 1),
+        (admin.PartitionAssignmentRequest(1, (0,), False, False), 2),
+        (wire.SetLowWaterMarkRequest(6, 1, 0, 15, False), 1),
+    ],
+)
+def test_a_change_that_was_answered_as_failed_does_not_come_back(change: Any, failing: int) -> None:
+    """What its failed sync left in the control file counted at the next start, over all that was done in between."""
+    node = filled(12)
+    mark(node, 11)
+    append(node, 12, 4)
+    flush_marks(node)
+    syncs = 0
+
+    def fault(effect: Any) -> FaultKind | None:
+        nonlocal syncs
+        if not isinstance(effect, SyncFile) or effect.path != control.NAME:
+            return None
+        syncs += 1
+        return FaultKind.IO if syncs == failing else None
+
+    node.disk.fault = fault
+    answer = node.storage(change) if isinstance(change, wire.SetLowWaterMarkRequest) else node.admin(change)
+    node.disk.fault = None
+    text_of(answer)
+    assert replica(node).state is State.STOPPED
+    codec_1(node, Port.ADMIN).ask(admin.RepairRequest(2, 0, (), ()))
+    assert (replica(node).state, replica(node).max_id) == (State.OPEN, 15)
+    before = replica(node).entry.current
+    assert (before.session_id, before.flags, before.local_low_water_mark) == (5, 5, 11)
+    crashed = node.disk.clone()
+    crashed.lose_unsynced()
+    for disk in (crashed, node.disk):
+        again = desk(disk)
+        assert replica(again).entry.current == before
+        assert replica(again).state is State.OPEN
+    node = again
+    assert isinstance(mark(node, 15, 7), wire.SuccessResponse)  # and the next change counts
+    assert replica(reopen(node)).entry.current == replica(node).entry.current
+    assert replica(node).session_info().session_id == 7
+
+
+@pytest.mark.parametrize("change", ["forbid", "unassign"])
+def test_the_durable_mark_counts_after_a_change_that_failed(change: str) -> None:
+    """The present control struct is written again under its number, as the mark names it."""
+    node = filled(12)
+    flush_marks(node)
+    syncs = 0
+
+    def fault(effect: Any) -> FaultKind | None:
+        nonlocal syncs
+        syncs += isinstance(effect, SyncFile) and effect.path == control.NAME
+        return FaultKind.IO if syncs == (1 if change == "forbid" else 2) else None
+
+    node.disk.fault = fault
+    if change == "forbid":
+        text_of(node.admin(admin.PartitionAvailableRequest(1, (0,), False)))
+    else:
+        text_of(node.admin(admin.PartitionAssignmentRequest(1, (0,), False, False)))
+    node.disk.fault = None
+    node.disk.flip(LAST, len(node.disk.content(LAST)) - 1)
+    text_of(assign_again(node))
+    assert replica(node).state is State.LIMBO
+    again = reopen(node)
+    assert replica(again).state is State.LIMBO
+    assert replica(again).entry.current == replica(node).entry.current
