@@ -2027,4 +2027,18 @@ SKIN: tuple[Mutant, ...] = (
         "            (self.place(), encode_struct(attrs.evolve(self.current, sequence=sequence))),\n",
         ("tests/unit/storage/test_acknowledged.py",),
     ),
+    Mutant(
+        "side files count as made before they are",
+        "storage.replica_files",
+        "            yield from write(*self.durable.create_operations(missing))\n            self.durable.created(missing)\n",
+        "            self.durable.created(missing)\n            yield from write(*self.durable.create_operations(missing))\n",
+        ("tests/unit/storage/test_acknowledged.py",),
+    ),
+    Mutant(
+        "side files are made for ever",
+        "storage.replica_files",
+        "            self.durable.created(missing)\n",
+        "",
+        ("tests/unit/storage/test_acknowledged.py",),
+    ),
 )

@@ -15,6 +15,7 @@ Theory of operation:
 from __future__ import annotations
 
 from waltz_core.base.errors import CorruptionError
+from waltz_core.storage import side
 from waltz_core.storage.control import ASSIGNED, AVAILABLE
 from waltz_core.storage.effects import MakeDirectory, SyncDirectory, Unlink
 from waltz_core.storage.log_files import remove_operations
@@ -49,10 +50,8 @@ def unassign(files: ReplicaFiles, delete: bool) -> Procedure[None]:
         raise not_assigned(files.partition_id)
     if files.log is not None:
         # From here on the copy of the control struct must not come back; the fence stays as long as the files.
-        yield from files.write(
-            *files.durable.create_missing(),
-            *files.durable.fence_operations(files.raised_fence, None, files.belongs()),
-        )
+        yield from files.create_sides(files.write, (side.FENCE,))
+        yield from files.write(*files.durable.fence_operations(files.raised_fence, None, files.belongs()))
     yield from _reset_control(files)
     files.state, files.reason, files.log, files.control_problem = State.UNASSIGNED, "", None, None
     files.plan_mark(None)

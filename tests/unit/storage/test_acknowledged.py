@@ -13,6 +13,7 @@ from tests.storage_desk import (
     append,
     codec_1,
     desk,
+    fail,
     filled,
     flush_marks,
     mark,
@@ -23,7 +24,7 @@ from tests.storage_desk import (
 )
 from waltz_core.base.edge import Port
 from waltz_core.storage import control, log_files, segment_opening
-from waltz_core.storage.effects import Cut, FaultKind, SyncFile, WriteAt
+from waltz_core.storage.effects import Create, Cut, FaultKind, SyncDirectory, SyncFile, WriteAt
 from waltz_core.storage.replica import State
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
@@ -201,3 +202,46 @@ def test_the_durable_mark_counts_after_a_change_that_failed(change: str) -> None
     again = reopen(node)
     assert replica(again).state is State.LIMBO
     assert replica(again).entry.current == replica(node).entry.current
+
+
+# ---- side files ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", [Create, WriteAt, SyncFile, SyncDirectory])
+def test_side_files_that_could_not_be_made_are_made_later(operation: type[Any]) -> None:
+    """They counted as made: a replica in limbo answered no session until it was opened again."""
+    node = filled(12)
+    for name in ("fence", "mark", "faults"):
+        node.disk.remove(f"0/waltz.{name}")
+    node.disk.flip("0/0000000000000000004.seg", 128 + 399)
+    again = reopen(node)
+    assert replica(again).state is State.LIMBO
+    fail(again, FaultKind.FULL, lambda effect: isinstance(effect, operation) and effect.path.startswith("0"))
+    port = codec_1(again, Port.STORAGE)
+    text_of(port.ask(wire.LastSessionInfoRequest(9, 1, 0, False)))
+    assert isinstance(port.ask(wire.LastSessionInfoRequest(9, 1, 0, False)), wire.LastSessionInfoResponse)
+    fail(again, FaultKind.IO, lambda effect: isinstance(effect, Create))  # none is made twice
+    assert isinstance(port.ask(wire.LastSessionInfoRequest(10, 1, 0, False)), wire.LastSessionInfoResponse)
+    again.disk.lose_unsynced()
+    again.disk.fault = None
+    assert replica(reopen(again)).fence == 10
+
+
+def test_a_fence_that_stands_is_not_emptied_to_make_another_side_file() -> None:
+    """No file is made anew into which something was written."""
+    node = filled(12)
+    text_of(append(node, 99, 1, session=7))  # fences
+    node.disk.remove("0/waltz.faults")
+    again = reopen(node)
+    made: list[str] = []
+
+    def watch(effect: Any) -> None:
+        if isinstance(effect, Create):
+            made.append(effect.path)
+
+    again.disk.fault = watch
+    again.disk.flip("0/0000000000000000004.seg", 128 + 50)
+    text_of(again.storage(wire.RecordHeaderRequest(7, 1, 0, 4)))
+    text_of(append(again, 99, 1, session=8))
+    assert made == ["0/waltz.faults"]
+    assert replica(reopen(again)).fence == 8
