@@ -2041,4 +2041,32 @@ SKIN: tuple[Mutant, ...] = (
         "",
         ("tests/unit/storage/test_acknowledged.py",),
     ),
+    Mutant(
+        "what cannot be read behind the mark is cut as torn",
+        "storage.segment_opening",
+        "            torn = not stuck and (yield from self._is_torn(segment, at, next_id, size))\n",
+        "            torn = stuck or (yield from self._is_torn(segment, at, next_id, size))\n",
+        ("tests/unit/storage/test_bad_sectors.py",),
+    ),
+    Mutant(
+        "an index is not looked at to its end before its places are trusted",
+        "storage.segment_opening",
+        "index_file.ENTRY_SIZE * (entries + 1 - first)",
+        "index_file.ENTRY_SIZE * (count - first)",
+        ("tests/unit/storage/test_bad_sectors.py",),
+    ),
+    Mutant(
+        "an index with a bad sector is overwritten in place",
+        "storage.reading",
+        "_correct_index(segment, offsets, readable=bool(bounds))",
+        "_correct_index(segment, offsets, readable=True)",
+        ("tests/unit/storage/test_bad_sectors.py",),
+    ),
+    Mutant(
+        "a record is not intact where its neighbour cannot be read",
+        "storage.mending",
+        "check_readable(segment.data_path",
+        "check_in_file(segment.data_path",
+        ("tests/unit/storage/test_bad_sectors.py",),
+    ),
 )

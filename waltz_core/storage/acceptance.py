@@ -38,7 +38,7 @@ def accept_loss(files: ReplicaFiles, max_id: int) -> Procedure[None]:
         yield from _put_aside(files, gone, 0)
         yield from files.write(*remove_operations(files.where.directory, gone.index_path, gone.data_path))
         log.drop_last()
-    place = HEADER_SIZE if max_id < last.first_id else (yield from end_of(last, max_id))
+    place = HEADER_SIZE if max_id < last.first_id else (yield from end_of(log, last, max_id))
     if place is None:
         raise Refusal(f"{SE}transaction {max_id} of partition {files.partition_id} is damaged", FailureCode.CORRUPT)
     yield from _put_aside(files, last, place)

@@ -18,7 +18,7 @@ from waltz_core.storage import side
 from waltz_core.storage.control import ControlStruct
 from waltz_core.storage.effects import Create, FileEntry, Operation, SyncDirectory, SyncFile, Unlink, WriteAt
 from waltz_core.storage.evidence import MarkedEnd
-from waltz_core.storage.procedure import Procedure, read, write
+from waltz_core.storage.procedure import DiskError, Procedure, read, write
 from waltz_core.storage.side import FROM_ZERO, Belongs, Fence, LogStart
 
 NAMES = (side.FENCE, side.MARK, side.FAULTS)
@@ -43,14 +43,21 @@ class DurableState:
     def load(self, present: tuple[FileEntry, ...]) -> Procedure[None]:
         """Read the files that are there.
 
+        Damaged ids are found again when they are read: a file of them that cannot be read says nothing.
+
         Raises:
-            DiskError: a file exists and cannot be read.
+            DiskError: another file exists and cannot be read.
         """
         self._present = {entry.name for entry in present} & set(_ALL)
         for name in _ALL:
             data, path = b"", self._path(name)
             if name in self._present:
-                data = yield from read(path, 0, 2 * side.SLOT_SIZE)
+                try:
+                    data = yield from read(path, 0, 2 * side.SLOT_SIZE)
+                except DiskError:
+                    if name != side.FAULTS:
+                        raise
+                    data = bytes(2 * side.SLOT_SIZE)
                 # Written again and synced: a state that a crash could undo is not trusted.
                 yield from write(WriteAt(path, 0, data), SyncFile(path))
             slot = self.slots[name] = side.newest_slot(data)

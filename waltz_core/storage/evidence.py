@@ -6,9 +6,9 @@ from array import array
 
 from waltz_core.base.record import record
 from waltz_core.storage import index as index_file
-from waltz_core.storage.effects import Create, Cut, FileEntry, Operation, SyncDirectory, SyncFile, WriteAt
+from waltz_core.storage.effects import Create, Cut, FaultKind, FileEntry, Operation, SyncDirectory, SyncFile, WriteAt
 from waltz_core.storage.log_files import LogFiles, LogPlace, Segment
-from waltz_core.storage.procedure import Procedure, read, write
+from waltz_core.storage.procedure import DiskError, Procedure, read, write
 from waltz_core.storage.segment import (
     HEADER_SIZE,
     SegmentHeader,
@@ -84,11 +84,19 @@ class Evidence:
         """Records the index of a data file speaks of."""
         return max(0, self.sizes.get(index_name(name), 0) - HEADER_SIZE) // index_file.ENTRY_SIZE
 
+    def read_index(self, path: str, offset: int, length: int) -> Procedure[bytes]:
+        """Bytes of an index, which is a cache: where it cannot be read there are none."""
+        try:
+            return (yield from read(path, offset, length))
+        except DiskError:
+            return b""
+
     def index_fits(self, segment: Segment) -> Procedure[bool]:
         """Whether there is an index whose header belongs to this segment."""
-        if self.sizes.get(segment.index_path.rpartition("/")[2], 0) < HEADER_SIZE:
+        path = segment.index_path
+        if self.sizes.get(path.rpartition("/")[2], 0) < HEADER_SIZE:
             return False
-        header = decode_header((yield from read(segment.index_path, 0, HEADER_SIZE)))
+        header = decode_header((yield from self.read_index(path, 0, HEADER_SIZE)))
         return header is not None and (header.key, header.partition_id, header.first_id) == (
             self.where.key,
             self.where.partition_id,
@@ -96,20 +104,30 @@ class Evidence:
         )
 
     def write_index(self, segment: Segment, entries: array[int], position: int) -> Procedure[None]:
-        """Make the index hold `entries` from `position` on and nothing behind; writes only what differs."""
+        """Make the index hold `entries` from `position` on and nothing behind; writes only what differs.
+
+        Raises:
+            DiskError: it cannot be written; or not be read, though it was when `entries` were found.
+        """
         path = segment.index_path
         size = self.sizes.get(path.rpartition("/")[2], -1)
         wanted = index_file.encode_entries(entries)
         place = index_file.entry_place(position)
         operations: list[Operation] = []
-        if not (yield from self.index_fits(segment)):
-            assert position == 0
+        fits, present = (yield from self.index_fits(segment)), b""
+        if fits:
+            try:
+                present = yield from read(path, place, max(0, size - place))
+            except DiskError:
+                fits = False
+        if not fits and position:
+            raise DiskError(FaultKind.IO, f"{path} cannot be read any more")
+        if not fits:
             header = SegmentHeader(self.created_ms, self.where.key, self.where.partition_id, segment.first_id)
             operations += (Create(path), WriteAt(path, 0, encode_header(header) + wanted), SyncFile(path))
             operations.append(SyncDirectory(self.where.directory))
             self.out.notes.append(f"{path}: rebuilt")
         else:
-            present = yield from read(path, place, max(0, size - place))
             if present[: len(wanted)] != wanted:
                 operations.append(WriteAt(path, place, wanted))
             if size > place + len(wanted):
