@@ -2069,4 +2069,18 @@ SKIN: tuple[Mutant, ...] = (
         "check_in_file(segment.data_path",
         ("tests/unit/storage/test_bad_sectors.py",),
     ),
+    Mutant(
+        "a large append is taken into the write of another",
+        "storage.appends",
+        "            if size and size + head.size > self._context.config.write_bytes_max:\n                break  # a larger one is written alone\n",
+        "",
+        ("tests/unit/storage/test_acknowledged.py",),
+    ),
+    Mutant(
+        "a torn write of the largest payload is damage",
+        "storage.segment_opening",
+        "TORN_MAX = 80 << 20",
+        "TORN_MAX = 32 << 20",
+        ("tests/unit/storage/test_acknowledged.py",),
+    ),
 )

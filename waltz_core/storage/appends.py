@@ -47,6 +47,8 @@ class Appends:
             head = jobs[0]
             if type(head) is not Request or not isinstance(head.message, APPENDS):
                 break
+            if size and size + head.size > self._context.config.write_bytes_max:
+                break  # a larger one is written alone
             conn, message = head.conn, head.message
             refusal = refusal_of(files, message, message.used_by_offline_recovery)
             if refusal is not None:

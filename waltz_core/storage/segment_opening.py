@@ -36,8 +36,10 @@ from waltz_core.storage.segment import (
     resync,
 )
 
-RESYNC_WINDOW = 64 << 20  # bytes searched for an intact record behind a bad one
-TORN_MAX = 32 << 20  # more than one write can leave behind; beyond it a hole is not a torn write
+# More than one write can leave behind: a server's batch with one payload of the largest frame, 64 MiB, or several
+# appends of `write_bytes_max` together. Beyond it a hole is not a torn write.
+TORN_MAX = 80 << 20
+RESYNC_WINDOW = TORN_MAX  # bytes searched for an intact record behind a bad one
 
 
 def wrong_field(header: SegmentHeader | None, size: int, where: LogPlace, first: int) -> str | None:

@@ -26,6 +26,7 @@ from waltz_core.base.edge import Port
 from waltz_core.storage import control, log_files, segment_opening
 from waltz_core.storage.effects import Create, Cut, FaultKind, SyncDirectory, SyncFile, WriteAt
 from waltz_core.storage.replica import State
+from waltz_core.storage.segment import SECTOR
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 
@@ -245,3 +246,39 @@ def test_a_fence_that_stands_is_not_emptied_to_make_another_side_file() -> None:
     text_of(append(again, 99, 1, session=8))
     assert made == ["0/waltz.faults"]
     assert replica(reopen(again)).fence == 8
+
+
+# ---- one write -----------------------------------------------------------------------------------
+
+
+def test_no_more_is_written_at_once_than_a_torn_write_may_be_long() -> None:
+    """A second large append was taken into the write of the first."""
+    node = desk(threshold=1 << 20, write_bytes_max=1000)
+    slow = Slow(node)
+    slow.send(wire.AppendRequest(5, 1, 0, some(0, 1), False))
+    for first, count in ((1, 9), (10, 9), (19, 30), (49, 1), (50, 1)):
+        slow.send(wire.AppendRequest(5, 1, 0, some(first, count), False))
+    sizes: list[int] = []
+    while slow.held:
+        for batch in slow.batches():
+            sizes += [len(one.data) for one in batch.operations if isinstance(one, WriteAt) and one.path == DATA]
+        slow.release(1)
+    assert sizes == [1000, 900, 3000, 200]
+    assert replica(node).max_id == 50
+
+
+@pytest.mark.parametrize("sizes", [(20, 20), (1, 63)])
+def test_a_write_of_the_largest_payloads_that_was_cut_short_is_cut(sizes: tuple[int, int]) -> None:
+    """The replica was in limbo after a mere power failure."""
+    node = desk(threshold=1 << 30)
+    append(node, 0, 5)
+    flush_marks(node)
+    base = len(node.disk.content(DATA))
+    records = [some(5 + at, 1, size << 20)[0] for at, size in enumerate(sizes)]
+    assert isinstance(node.storage(wire.AppendRequest(5, 1, 0, tuple(records), False)), wire.SuccessResponse)
+    data = bytearray(node.disk.content(DATA))
+    lost = base // SECTOR * SECTOR + SECTOR
+    data[lost : lost + SECTOR] = bytes(SECTOR)
+    node.disk.put(DATA, bytes(data))
+    again = reopen(node, threshold=1 << 30)
+    assert (replica(again).state, replica(again).max_id) == (State.OPEN, 4)
