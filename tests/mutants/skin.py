@@ -2083,4 +2083,18 @@ SKIN: tuple[Mutant, ...] = (
         "TORN_MAX = 32 << 20",
         ("tests/unit/storage/test_acknowledged.py",),
     ),
+    Mutant(
+        "what ZooKeeper refuses is tried again in silence",
+        "cluster.coordinator",
+        "        self._published.refused(path, error, out)\n",
+        "",
+        ("tests/unit/cluster/test_coordinator.py",),
+    ),
+    Mutant(
+        "a server that is in no cluster is healthy",
+        "waltz_trio.node.server",
+        "healthy = zookeeper and joined and all(",
+        "healthy = zookeeper and all(",
+        ("tests/trio/test_server.py",),
+    ),
 )
