@@ -2097,4 +2097,11 @@ SKIN: tuple[Mutant, ...] = (
         "healthy = zookeeper and all(",
         ("tests/trio/test_server.py",),
     ),
+    Mutant(
+        "each round of a repair opens the files anew",
+        "storage.replica_repair",
+        "if files.state is State.LIMBO and not files.faults and (missing := _still_missing(files)):",
+        "if False and (missing := _still_missing(files)):",
+        ("tests/unit/storage/test_repair.py",),
+    ),
 )

@@ -18,6 +18,8 @@ from waltz_core.storage.segment import (
     index_name,
 )
 
+MISSING_MAX = 10_000  # missing records of one gap that are named at once
+
 
 @record
 class MarkedEnd:
@@ -142,7 +144,7 @@ class Evidence:
     def check_gap(self, expected: int, first: int) -> None:
         """A data file begins where the one before it ends."""
         if first > expected:
-            self.out.faults.update(range(expected, min(first, expected + 10_000)))
+            self.out.faults.update(range(expected, min(first, expected + MISSING_MAX)))
             self.out.blame(
                 f"transactions {expected}..{first - 1} are missing: no data file in {self.where.directory} has them: "
                 f"expected {data_name(expected)} or a longer file before it, found {data_name(first)} next"
@@ -162,7 +164,7 @@ class Evidence:
         # Without a mark of our own only the local low-water mark is known, below which 0.13.2 may truncate;
         # an index that continues behind the data shows a loss, not a truncation.
         if self.mark is not None or self.entries_in(last.data_path.rpartition("/")[2]) > end + 1 - last.first_id:
-            self.out.faults.update(range(end + 1, min(self.floor + 1, end + 10_000)))
+            self.out.faults.update(range(end + 1, min(self.floor + 1, end + MISSING_MAX)))
             self.out.blame(
                 f"{last.data_path}: the log ends at transaction {end}, but {self.floor} was on disk: "
                 f"expected it at offset {last.end} or behind, found the end"
@@ -176,7 +178,7 @@ class Evidence:
         """
         end = last.next_id - 1
         if marked.mark >= marked.last_segment:
-            self.out.faults.update(range(end + 1, min(marked.mark + 1, end + 10_000)))
+            self.out.faults.update(range(end + 1, min(marked.mark + 1, end + MISSING_MAX)))
             self.out.blame(
                 f"{self.path(data_name(marked.last_segment))} is gone: transaction {marked.mark} was on disk, found "
                 f"the log to end at {end}"

@@ -21,7 +21,7 @@ from contextlib import suppress
 from waltz_core.base.checksum import crc32
 from waltz_core.storage import index as index_file
 from waltz_core.storage.effects import Cut, SyncFile
-from waltz_core.storage.evidence import Evidence
+from waltz_core.storage.evidence import MISSING_MAX, Evidence
 from waltz_core.storage.log_files import WINDOW, LogPlace, Segment
 from waltz_core.storage.procedure import DiskError, Procedure, ReadSpan, read, read_all, write
 from waltz_core.storage.record_codec import HEAD_SIZE, RECORD_SIZE_MIN, announced_size
@@ -334,7 +334,7 @@ class SegmentOpening:
         if following is not None and next_id > following:
             del offsets[following - segment.first_id :]
         elif following is not None and next_id < following:
-            self._out.faults.update(range(next_id, min(following, next_id + 10_000)))
+            self._out.faults.update(range(next_id, min(following, next_id + MISSING_MAX)))
         elif following is None and at < size:
             self._out.faults.add(next_id)
         segment.whole = True
