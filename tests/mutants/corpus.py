@@ -474,7 +474,7 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "fence not persisted",
         "storage.replica_files",
-        "            *self.durable.fence_operations(session_id, self.entry.current, self.belongs()),\n",
+        "        yield from self.write_side(*self.durable.fence_operations(session_id, self.entry.current, self.belongs()))\n",
         "",
     ),
     Mutant(
@@ -505,7 +505,7 @@ CORPUS: tuple[Mutant, ...] = (
         "mark not lowered before a truncation",
         "storage.truncation",
         "yield from files.write(*files.mark_operations(last_kept, last.first_id))",
-        "yield from files.write(*files.durable.create_missing())",
+        "pass",
     ),
     Mutant(
         "low-water mark not written",

@@ -12,8 +12,10 @@ import pytest
 import trio
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
+from waltz_core.base.edge import ZkDone, ZkError, ZkFailed, ZkGet, ZkRequest
 from waltz_core.base.errors import ConfigError
 from waltz_core.zookeeper.paths import cluster_paths
+from waltz_core.zookeeper.znode_tree import ZnodeTree
 from waltz_core.zookeeper.znodes import ReplicaAssignments, encode_replica_assignments
 from waltz_trio.config.config import Config
 from waltz_trio.node.server import ServerProcess
@@ -264,6 +266,36 @@ async def test_a_zookeeper_that_is_silent_is_told(nursery: trio.Nursery) -> None
             while not any(text.startswith("no connection to ZooKeeper") for text in told):
                 await trio.lowlevel.checkpoint()
         assert (await get(server.http_port, "/health"))[0] == 500
+        server.cancel()
+
+
+async def test_a_server_that_zookeeper_refuses_its_znodes_says_so_and_is_not_healthy(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited in silence, and its health was that of a server without partitions."""
+    refusing = True
+    apply = ZnodeTree.apply
+
+    def refused(self: ZnodeTree, session_id: int, request: ZkRequest) -> ZkDone | ZkFailed:
+        if refusing and isinstance(request, ZkGet) and request.path == PATHS.store:
+            return ZkFailed(request.ticket, ZkError.REFUSED)
+        return apply(self, session_id, request)
+
+    async with cluster() as (store, _):
+        monkeypatch.setattr(ZnodeTree, "apply", refused)
+        server = ServerProcess(Config(SETTINGS), store)
+        told: list[str] = []
+        server.report = lambda level, text: told.append(text)
+        await nursery.start(server.run)
+        with trio.fail_after(10):
+            while not any(
+                f"refuses this process the znode {PATHS.store}: check zookeeper.acl" in text for text in told
+            ):
+                await trio.lowlevel.checkpoint()
+        assert (await get(server.http_port, "/health"))[0] == 500
+        refusing = False
+        await owns(server, 2)
+        assert server.health()[1]["server-health-check"]["zookeeper"]  # type: ignore[index]
         server.cancel()
 
 

@@ -244,11 +244,11 @@ class Coordinator:
             case ListServers():
                 self._on_children(now, answer, out)
             case ReadDescriptor(name):
-                self._on_descriptor(name, now, answer)
+                self._on_descriptor(name, now, answer, out)
             case TakeId(number):
                 self._on_id(number, now, answer, out)
-            case WriteView():
-                self._on_written(now, answer)
+            case WriteView(path):
+                self._on_written(path, now, answer, out)
             case None:
                 pass
 
@@ -296,7 +296,7 @@ class Coordinator:
                 return
 
     def _write(self, now: int, requests: Sequence[ZkCreate | ZkSet | ZkDelete], out: list[CoordinatorEffect]) -> None:
-        out += [attrs.evolve(request, ticket=self._questions.ask(now, WriteView())) for request in requests]
+        out += [attrs.evolve(request, ticket=self._questions.ask(now, WriteView(request.path))) for request in requests]
 
     def _read_again(self) -> None:
         """The reading so far is not one view."""
@@ -309,6 +309,11 @@ class Coordinator:
         self._questions.drop()
         self._questions.failed(now)
         self._read_again()
+
+    def _not_done(self, path: str, now: int, error: ZkError, out: list[CoordinatorEffect]) -> None:
+        """ZooKeeper did not answer a question about a znode; why is told, unless it is merely away."""
+        self._published.refused(path, error, out)
+        self._try_again(now)
 
     def _end(self, last: ClusterFailed | Left, out: list[CoordinatorEffect]) -> None:
         self._state = CoordinatorState.ENDED
@@ -334,12 +339,8 @@ class Coordinator:
         if self._start_answers:
             self._on_started(now, out)
             return
-        wanted = [paths.root]
-        if self._registration is not None:
-            wanted.append(paths.store)
-        counter = self._ids.counter
-        if counter is not None:
-            wanted.append(counter)
+        others = None if self._registration is None else paths.store, self._ids.counter
+        wanted = [paths.root, *(path for path in others if path is not None)]
         out += [ZkGet(self._questions.ask(now, ReadParameters(path)), path) for path in wanted]
 
     def _on_parameters(self, path: str, now: int, answer: _Answer, out: list[CoordinatorEffect]) -> None:
@@ -350,7 +351,7 @@ class Coordinator:
         elif answer is ZkError.NO_NODE:
             self._fail(_NO_CLUSTER.format(path=path, root=self._paths.root), out)
         else:
-            self._try_again(now)
+            self._not_done(path, now, answer, out)
 
     def _on_started(self, now: int, out: list[CoordinatorEffect]) -> None:
         answers, self._start_answers = self._start_answers, {}
@@ -371,18 +372,16 @@ class Coordinator:
         if answer is ZkError.BAD_VERSION:
             return  # another process took it: `_advance` starts over at once
         if not isinstance(answer, ZkDone):
-            self._try_again(now)  # an unknown outcome skips one id at worst
+            self._not_done(self._ids.counter or "", now, answer, out)  # an unknown outcome skips one id at worst
             return
         self._ids.taken(number)
         if self._ids.counter is None:
             self._on_ids_known(out)
 
     def _on_ids_known(self, out: list[CoordinatorEffect]) -> None:
-        assert self._cluster is not None
-        self._state = CoordinatorState.ACTIVE
-        self._dirty = True
-        name, num_partitions, key = self._cluster.name, self._cluster.num_partitions, self._cluster.key
-        out.append(Joined(name, num_partitions, key, self.server_id, self.client_id))
+        known, self._state, self._dirty = self._cluster, CoordinatorState.ACTIVE, True
+        assert known is not None
+        out.append(Joined(known.name, known.num_partitions, known.key, self.server_id, self.client_id))
 
     def _check_cluster(self, now: int, root: ZkDone, store: ZkDone | None, out: list[CoordinatorEffect]) -> bool:
         """Whether the parameters fit together, and are those that we started with."""
@@ -432,13 +431,13 @@ class Coordinator:
                 ticket = self._questions.ask(now, ReadDescriptor(name))
                 out.append(ZkGet(ticket, f"{self._paths.servers}/{name}", watch=True))
 
-    def _on_descriptor(self, name: str, now: int, answer: _Answer) -> None:
+    def _on_descriptor(self, name: str, now: int, answer: _Answer, out: list[CoordinatorEffect]) -> None:
         if isinstance(answer, ZkDone):
             self._reading.descriptors[name] = answer
         elif answer is ZkError.NO_NODE:
             self._reading.torn = True
         else:
-            self._try_again(now)
+            self._not_done(f"{self._paths.servers}/{name}", now, answer, out)
 
     # ---- what a complete round means ---------------------------------------------------------
 
@@ -502,9 +501,9 @@ class Coordinator:
                 self._published.report_once(Level.ERROR, f"{text}; staying on the last one", out)
             return None
 
-    def _on_written(self, now: int, answer: _Answer) -> None:
+    def _on_written(self, path: str, now: int, answer: _Answer, out: list[CoordinatorEffect]) -> None:
         """Done or not, the next reading shows it."""
         if isinstance(answer, ZkDone) or answer in (ZkError.BAD_VERSION, ZkError.NO_NODE):
             self._dirty = True
         else:
-            self._try_again(now)
+            self._not_done(path, now, answer, out)

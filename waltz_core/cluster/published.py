@@ -7,7 +7,7 @@ and the next reading confirms. It is a memory, not a source: ZooKeeper owns all 
 
 from __future__ import annotations
 
-from waltz_core.base.edge import Level, Report, ZkDone, ZkStat
+from waltz_core.base.edge import Level, Report, ZkDone, ZkError, ZkStat
 from waltz_core.base.errors import ProtocolError
 from waltz_core.base.ids import Endpoint
 from waltz_core.cluster.notifications import (
@@ -57,6 +57,12 @@ class Published:
                 self._reported.clear()
             self._reported.add(text)
             out.append(Report(level, text))
+
+    def refused(self, path: str, error: ZkError, out: list[CoordinatorEffect]) -> None:
+        """ZooKeeper refused to read or write a znode, and will until somebody changes something."""
+        if error is ZkError.REFUSED:
+            text = f"ZooKeeper refuses this process the znode {path}: check zookeeper.acl.auth or zookeeper.sasl.* here"
+            self.report_once(Level.ERROR, f"{text}, and the ACL of the znode; it is tried again", out)
 
     def doubt(self, out: list[CoordinatorEffect]) -> None:
         """Another server may own our partitions by now."""

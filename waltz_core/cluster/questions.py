@@ -58,6 +58,8 @@ class TakeId:
 class WriteView:
     """A descriptor or the assignment: the next reading shows what became of it."""
 
+    path: str
+
 
 Question: TypeAlias = ReadParameters | ReadReplicas | ListServers | ReadServers | ReadDescriptor | TakeId | WriteView
 

@@ -38,17 +38,15 @@ def accept_loss(files: ReplicaFiles, max_id: int) -> Procedure[None]:
         yield from _put_aside(files, gone, 0)
         yield from files.write(*remove_operations(files.where.directory, gone.index_path, gone.data_path))
         log.drop_last()
-    place = HEADER_SIZE if max_id < last.first_id else (yield from end_of(last, max_id))
+    place = HEADER_SIZE if max_id < last.first_id else (yield from end_of(log, last, max_id))
     if place is None:
         raise Refusal(f"{SE}transaction {max_id} of partition {files.partition_id} is damaged", FailureCode.CORRUPT)
     yield from _put_aside(files, last, place)
     current = files.entry.current
     # It may have lost what it acknowledged, so it must have no say in where the log ends: without its session it
     # is like a replica restored from an old backup. Sessions that were answered stay shut out, by the fence.
-    yield from files.write(
-        *files.durable.create_missing(),
-        *files.durable.fence_operations(files.raised_fence, current, files.belongs()),
-    )
+    yield from files.create_sides(files.write)
+    yield from files.write(*files.durable.fence_operations(files.raised_fence, current, files.belongs()))
     # No session could ever mark this log again if its marks stayed above it: they do not fall by themselves.
     marks = min(current.low_water_mark, max_id), min(current.local_low_water_mark, max_id)
     yield from files.update_control(-1, *marks, current.flags)

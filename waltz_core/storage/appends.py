@@ -18,7 +18,7 @@ from waltz_core.storage.log_files import AppendPlan, Segment, plan_append
 from waltz_core.storage.permission import refusal_of
 from waltz_core.storage.procedure import DiskError, Procedure, write
 from waltz_core.storage.refusals import SE, Refusal, io_refusal, out_of_order
-from waltz_core.storage.replica_files import ReplicaFiles
+from waltz_core.storage.replica_files import ReplicaFiles, State
 from waltz_core.storage.transcode import AppendRun, StoredAppend, run_of
 from waltz_core.wire.shared import FailureCode
 
@@ -47,6 +47,8 @@ class Appends:
             head = jobs[0]
             if type(head) is not Request or not isinstance(head.message, APPENDS):
                 break
+            if size and size + head.size > self._context.config.write_bytes_max:
+                break  # a larger one is written alone
             conn, message = head.conn, head.message
             refusal = refusal_of(files, message, message.used_by_offline_recovery)
             if refusal is not None:
@@ -136,10 +138,22 @@ class Appends:
 
         On a full disk the partition keeps what it had; after any other failure it stops.
         """
+        files = self._files
         try:
-            yield from write(*plan.retreat(self._files.where.directory))
+            yield from write(*plan.retreat(files.where.directory))
         except DiskError as second:
-            self._files.stop(second)
+            files.stop(second)
             return
+        if plan.created:
+            yield from self._name_last_segment()
         if fault.kind is not FaultKind.FULL:
-            self._files.stop(fault)
+            files.stop(fault)
+
+    def _name_last_segment(self) -> Procedure[None]:
+        """The mark on disk names a segment that is gone again, so it would not count at the next opening."""
+        files = self._files
+        try:
+            yield from files.write_side(*files.mark_operations(files.max_id))
+        except DiskError:
+            if files.state is State.OPEN:
+                files.plan_mark(self._context.now + MARK_EVERY_MS)

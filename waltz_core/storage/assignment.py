@@ -15,9 +15,9 @@ Theory of operation:
 from __future__ import annotations
 
 from waltz_core.base.errors import CorruptionError
-from waltz_core.storage import control as ctl
+from waltz_core.storage import side
 from waltz_core.storage.control import ASSIGNED, AVAILABLE
-from waltz_core.storage.effects import MakeDirectory, SyncDirectory, SyncFile, Unlink, WriteAt
+from waltz_core.storage.effects import MakeDirectory, SyncDirectory, Unlink
 from waltz_core.storage.log_files import remove_operations
 from waltz_core.storage.procedure import Procedure, list_names
 from waltz_core.storage.refusals import SE, not_assigned
@@ -50,10 +50,8 @@ def unassign(files: ReplicaFiles, delete: bool) -> Procedure[None]:
         raise not_assigned(files.partition_id)
     if files.log is not None:
         # From here on the copy of the control struct must not come back; the fence stays as long as the files.
-        yield from files.write(
-            *files.durable.create_missing(),
-            *files.durable.fence_operations(files.raised_fence, None, files.belongs()),
-        )
+        yield from files.create_sides(files.write, (side.FENCE,))
+        yield from files.write(*files.durable.fence_operations(files.raised_fence, None, files.belongs()))
     yield from _reset_control(files)
     files.state, files.reason, files.log, files.control_problem = State.UNASSIGNED, "", None, None
     files.plan_mark(None)
@@ -76,10 +74,7 @@ def set_available(files: ReplicaFiles, available: bool) -> Procedure[None]:
 
 
 def _reset_control(files: ReplicaFiles) -> Procedure[None]:
-    (place, data), (place2, data2) = files.entry.reset_writes()
-    yield from files.write(
-        WriteAt(ctl.NAME, place, data), SyncFile(ctl.NAME), WriteAt(ctl.NAME, place2, data2), SyncFile(ctl.NAME)
-    )
+    yield from files.write_control(*files.entry.reset_writes())
     files.entry.adopt_reset()
 
 

@@ -17,7 +17,7 @@ class StorageConfig:
     read_size_max: int = 8 << 20  # bytes of one list answer, which has at least one record
     queue_count_max: int = 4096  # requests that may wait for one partition
     queue_bytes_max: int = 256 << 20  # bytes of appends that may wait; one is always accepted
-    write_bytes_max: int = 16 << 20  # of appends written at once, which bounds what a power failure can tear
+    write_bytes_max: int = 16 << 20  # of appends written at once, if there are several: what a power failure can tear
     parked_count_max: int = 600  # messages kept for a peer that does not read its answers; beyond, it is not read from
     parked_bytes_max: int = 16 << 20  # bytes of requests of one connection that cannot be served yet
     shown_directory: str = "<dir>"  # the data directory, for messages to people

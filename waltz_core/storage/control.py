@@ -6,6 +6,8 @@ import enum
 from collections.abc import Sequence
 from struct import Struct
 
+import attrs
+
 from waltz_core.base.checksum import crc32
 from waltz_core.base.record import record
 
@@ -114,6 +116,10 @@ def newer(a: int, b: int) -> bool:
     return 0 < (a - b) & 0xFFFFFFFF < 0x80000000
 
 
+def _wrapped(sequence: int) -> int:
+    return ((sequence + 0x80000000) & 0xFFFFFFFF) - 0x80000000
+
+
 class ControlEntry:
     """The two structs of one partition and which of them counts.
 
@@ -121,18 +127,18 @@ class ControlEntry:
     them the state.
     """
 
-    __slots__ = ("_counter", "_slot", "current", "partition_id")
+    __slots__ = ("_counter", "_slot", "current", "partition_id", "uncertain")
 
     def __init__(self, partition_id: int, slot: int, current: ControlStruct, counter: int) -> None:
         self.partition_id = partition_id
         self.current = current
         self._slot = slot  # where `current` stands
         self._counter = counter  # last sequence number given out
+        self.uncertain = False  # a write failed: the file may hold a struct that was never adopted, or come to hold it
 
     def plan(self, session_id: int, low_water_mark: int, local_low_water_mark: int, flags: int) -> ControlStruct:
         """The next struct, not yet state."""
-        sequence = ((self._counter + 1 + 0x80000000) & 0xFFFFFFFF) - 0x80000000
-        return ControlStruct(session_id, low_water_mark, local_low_water_mark, flags, sequence)
+        return ControlStruct(session_id, low_water_mark, local_low_water_mark, flags, _wrapped(self._counter + 1))
 
     def place(self) -> int:
         """Where the next struct goes."""
@@ -152,6 +158,17 @@ class ControlEntry:
         return (
             (self.place(), encode_struct(fresh_struct(0))),
             (struct_place(self.partition_id, self._slot), encode_struct(fresh_struct(-1))),
+        )
+
+    def present_writes(self) -> tuple[tuple[int, bytes], tuple[int, bytes]]:
+        """Places and bytes that make the present state count whatever a failed write left, in the order as above.
+
+        The number of the present struct stays, as the side files name it.
+        """
+        sequence = _wrapped(self.current.sequence - 1)
+        return (
+            (self.place(), encode_struct(attrs.evolve(self.current, sequence=sequence))),
+            (struct_place(self.partition_id, self._slot), encode_struct(self.current)),
         )
 
     def adopt_reset(self) -> None:

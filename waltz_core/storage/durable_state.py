@@ -18,7 +18,7 @@ from waltz_core.storage import side
 from waltz_core.storage.control import ControlStruct
 from waltz_core.storage.effects import Create, FileEntry, Operation, SyncDirectory, SyncFile, Unlink, WriteAt
 from waltz_core.storage.evidence import MarkedEnd
-from waltz_core.storage.procedure import Procedure, read, write
+from waltz_core.storage.procedure import DiskError, Procedure, read, write
 from waltz_core.storage.side import FROM_ZERO, Belongs, Fence, LogStart
 
 NAMES = (side.FENCE, side.MARK, side.FAULTS)
@@ -43,14 +43,21 @@ class DurableState:
     def load(self, present: tuple[FileEntry, ...]) -> Procedure[None]:
         """Read the files that are there.
 
+        Damaged ids are found again when they are read: a file of them that cannot be read says nothing.
+
         Raises:
-            DiskError: a file exists and cannot be read.
+            DiskError: another file exists and cannot be read.
         """
         self._present = {entry.name for entry in present} & set(_ALL)
         for name in _ALL:
             data, path = b"", self._path(name)
             if name in self._present:
-                data = yield from read(path, 0, 2 * side.SLOT_SIZE)
+                try:
+                    data = yield from read(path, 0, 2 * side.SLOT_SIZE)
+                except DiskError:
+                    if name != side.FAULTS:
+                        raise
+                    data = bytes(2 * side.SLOT_SIZE)
                 # Written again and synced: a state that a crash could undo is not trusted.
                 yield from write(WriteAt(path, 0, data), SyncFile(path))
             slot = self.slots[name] = side.newest_slot(data)
@@ -63,19 +70,23 @@ class DurableState:
         """The durable mark if it was written beside these files, else None."""
         return side.decode_mark(self.slots[side.MARK], belongs)
 
-    def create_missing(self, names: tuple[str, ...] = NAMES) -> tuple[Operation, ...]:
-        """Create the missing files; their names are durable afterwards."""
-        missing = [name for name in names if name not in self._present]
-        self._present.update(missing)
-        if not missing:
-            return ()
+    def missing(self, names: tuple[str, ...] = NAMES) -> tuple[str, ...]:
+        """Those of the files that are not there yet."""
+        return tuple(name for name in names if name not in self._present)
+
+    def create_operations(self, names: tuple[str, ...]) -> tuple[Operation, ...]:
+        """Create files that were never written to; their names are durable afterwards."""
         return (
-            *(Create(self._path(name)) for name in missing),
+            *(Create(self._path(name)) for name in names),
             # Later slots overwrite these bytes in place, so a full disk cannot keep a fence from being raised.
-            *(WriteAt(self._path(name), 0, bytes(2 * side.SLOT_SIZE)) for name in missing),
-            *(SyncFile(self._path(name)) for name in missing),
+            *(WriteAt(self._path(name), 0, bytes(2 * side.SLOT_SIZE)) for name in names),
+            *(SyncFile(self._path(name)) for name in names),
             SyncDirectory(self._directory),
         )
+
+    def created(self, names: tuple[str, ...]) -> None:
+        """These files are there, durably. Before, nothing is written into them: to create them again empties them."""
+        self._present.update(names)
 
     def fence_operations(
         self, session_id: int, struct: ControlStruct | None, belongs: Belongs
@@ -118,7 +129,7 @@ class DurableState:
 
     def start_operations(self, start: LogStart, belongs: Belongs) -> tuple[Operation, ...]:
         """Write the log start into both slots, one after the other: an older one must not come back."""
-        operations = [*self.create_missing((side.START,))]
+        operations: list[Operation] = []
         for _ in range(2):
             path, counter = self._path(side.START), self._next(side.START)
             data = side.encode_start(start, belongs, counter)

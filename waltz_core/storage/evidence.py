@@ -6,9 +6,9 @@ from array import array
 
 from waltz_core.base.record import record
 from waltz_core.storage import index as index_file
-from waltz_core.storage.effects import Create, Cut, FileEntry, Operation, SyncDirectory, SyncFile, WriteAt
+from waltz_core.storage.effects import Create, Cut, FaultKind, FileEntry, Operation, SyncDirectory, SyncFile, WriteAt
 from waltz_core.storage.log_files import LogFiles, LogPlace, Segment
-from waltz_core.storage.procedure import Procedure, read, write
+from waltz_core.storage.procedure import DiskError, Procedure, read, write
 from waltz_core.storage.segment import (
     HEADER_SIZE,
     SegmentHeader,
@@ -17,6 +17,8 @@ from waltz_core.storage.segment import (
     encode_header,
     index_name,
 )
+
+MISSING_MAX = 10_000  # missing records of one gap that are named at once
 
 
 @record
@@ -84,11 +86,19 @@ class Evidence:
         """Records the index of a data file speaks of."""
         return max(0, self.sizes.get(index_name(name), 0) - HEADER_SIZE) // index_file.ENTRY_SIZE
 
+    def read_index(self, path: str, offset: int, length: int) -> Procedure[bytes]:
+        """Bytes of an index, which is a cache: where it cannot be read there are none."""
+        try:
+            return (yield from read(path, offset, length))
+        except DiskError:
+            return b""
+
     def index_fits(self, segment: Segment) -> Procedure[bool]:
         """Whether there is an index whose header belongs to this segment."""
-        if self.sizes.get(segment.index_path.rpartition("/")[2], 0) < HEADER_SIZE:
+        path = segment.index_path
+        if self.sizes.get(path.rpartition("/")[2], 0) < HEADER_SIZE:
             return False
-        header = decode_header((yield from read(segment.index_path, 0, HEADER_SIZE)))
+        header = decode_header((yield from self.read_index(path, 0, HEADER_SIZE)))
         return header is not None and (header.key, header.partition_id, header.first_id) == (
             self.where.key,
             self.where.partition_id,
@@ -96,20 +106,30 @@ class Evidence:
         )
 
     def write_index(self, segment: Segment, entries: array[int], position: int) -> Procedure[None]:
-        """Make the index hold `entries` from `position` on and nothing behind; writes only what differs."""
+        """Make the index hold `entries` from `position` on and nothing behind; writes only what differs.
+
+        Raises:
+            DiskError: it cannot be written; or not be read, though it was when `entries` were found.
+        """
         path = segment.index_path
         size = self.sizes.get(path.rpartition("/")[2], -1)
         wanted = index_file.encode_entries(entries)
         place = index_file.entry_place(position)
         operations: list[Operation] = []
-        if not (yield from self.index_fits(segment)):
-            assert position == 0
+        fits, present = (yield from self.index_fits(segment)), b""
+        if fits:
+            try:
+                present = yield from read(path, place, max(0, size - place))
+            except DiskError:
+                fits = False
+        if not fits and position:
+            raise DiskError(FaultKind.IO, f"{path} cannot be read any more")
+        if not fits:
             header = SegmentHeader(self.created_ms, self.where.key, self.where.partition_id, segment.first_id)
             operations += (Create(path), WriteAt(path, 0, encode_header(header) + wanted), SyncFile(path))
             operations.append(SyncDirectory(self.where.directory))
             self.out.notes.append(f"{path}: rebuilt")
         else:
-            present = yield from read(path, place, max(0, size - place))
             if present[: len(wanted)] != wanted:
                 operations.append(WriteAt(path, place, wanted))
             if size > place + len(wanted):
@@ -124,7 +144,7 @@ class Evidence:
     def check_gap(self, expected: int, first: int) -> None:
         """A data file begins where the one before it ends."""
         if first > expected:
-            self.out.faults.update(range(expected, min(first, expected + 10_000)))
+            self.out.faults.update(range(expected, min(first, expected + MISSING_MAX)))
             self.out.blame(
                 f"transactions {expected}..{first - 1} are missing: no data file in {self.where.directory} has them: "
                 f"expected {data_name(expected)} or a longer file before it, found {data_name(first)} next"
@@ -144,7 +164,7 @@ class Evidence:
         # Without a mark of our own only the local low-water mark is known, below which 0.13.2 may truncate;
         # an index that continues behind the data shows a loss, not a truncation.
         if self.mark is not None or self.entries_in(last.data_path.rpartition("/")[2]) > end + 1 - last.first_id:
-            self.out.faults.update(range(end + 1, min(self.floor + 1, end + 10_000)))
+            self.out.faults.update(range(end + 1, min(self.floor + 1, end + MISSING_MAX)))
             self.out.blame(
                 f"{last.data_path}: the log ends at transaction {end}, but {self.floor} was on disk: "
                 f"expected it at offset {last.end} or behind, found the end"
@@ -158,7 +178,7 @@ class Evidence:
         """
         end = last.next_id - 1
         if marked.mark >= marked.last_segment:
-            self.out.faults.update(range(end + 1, min(marked.mark + 1, end + 10_000)))
+            self.out.faults.update(range(end + 1, min(marked.mark + 1, end + MISSING_MAX)))
             self.out.blame(
                 f"{self.path(data_name(marked.last_segment))} is gone: transaction {marked.mark} was on disk, found "
                 f"the log to end at {end}"

@@ -6,6 +6,7 @@ removes: requests for them are refused from the decision on.
 
 from __future__ import annotations
 
+from waltz_core.storage import side
 from waltz_core.storage.log_files import LogFiles, create_operations, remove_operations, segment_of
 from waltz_core.storage.procedure import Procedure
 from waltz_core.storage.refusals import SE, Refusal
@@ -81,5 +82,6 @@ def _remove_first(files: ReplicaFiles, log: LogFiles) -> Procedure[None]:
 
 
 def _write_start(files: ReplicaFiles, start: LogStart) -> Procedure[None]:
+    yield from files.create_sides(files.write, (side.START,))
     yield from files.write(*files.durable.start_operations(start, files.belongs()))
     files.durable.start = start

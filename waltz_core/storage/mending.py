@@ -16,9 +16,9 @@ from waltz_core.base.log import Record
 from waltz_core.storage.effects import Operation, SyncDirectory, SyncFile, WriteAt
 from waltz_core.storage.log_files import LogFiles, LogPlace, Segment, create_operations, segment_of
 from waltz_core.storage.procedure import DiskError, Procedure, list_names, read, write
-from waltz_core.storage.reading import bounds_of
+from waltz_core.storage.reading import bounds_of, locate
 from waltz_core.storage.record_codec import encode_record
-from waltz_core.storage.scanning import check_in_file
+from waltz_core.storage.scanning import check_in_file, check_readable
 from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, decode_header, encode_header
 
 
@@ -34,9 +34,11 @@ def _place(log: LogFiles, transaction_id: int) -> Procedure[tuple[int, int] | No
         return None
     try:
         bounds = yield from bounds_of(segment, transaction_id, 1)
+        if not bounds:
+            return (yield from locate(log, segment, transaction_id))
         if not bounds[0]:
             return None  # known to be damaged
-        size = yield from check_in_file(segment.data_path, bounds[0], transaction_id, segment.end)
+        size = yield from check_readable(segment.data_path, bounds[0], transaction_id, segment.end)
     except DiskError:
         return None
     return (bounds[0], size) if size > 0 else None

@@ -101,7 +101,7 @@ class Opening:
         if self._marked is not None and self._marked.last_segment > firsts[-1]:
             self._evidence.check_last_segment(segments[-1], self._marked)
         if self._out.problem is None:
-            yield from self._settle(segments[-1])
+            yield from self._settle(segments[-1], segment_opening)
             yield from self._evidence.write_index(segments[-1], segment_opening.entries, segment_opening.position)
         return self._out
 
@@ -187,14 +187,13 @@ class Opening:
 
     # ---- the end ---------------------------------------------------------------------------------
 
-    def _settle(self, last: Segment) -> Procedure[None]:
+    def _settle(self, last: Segment, segment_opening: SegmentOpening) -> Procedure[None]:
         """Make durable what was read."""
         # After a failed sync the page cache shows bytes that are not on disk, and that no later sync will
         # write. Writing them again makes them dirty, so that the sync below means what it says.
-        start: int | None = 0
+        at = 0
         if self._evidence.floor >= last.first_id:
-            start = last.offset(self._evidence.floor + 1)
-        at = last.end if start is None else start
+            at = segment_opening.place(last, self._evidence.floor + 1)
         while at < last.end:
             piece = yield from read(last.data_path, at, min(CHUNK, last.end - at))
             yield from write(WriteAt(last.data_path, at, piece))

@@ -7,7 +7,8 @@ Theory of operation:
 * **A run is one read** of adjacent records, made ready for the wire in one pass, without an object for each; it ends at
   the first that is not intact where the hint says.
 * **If the hint is wrong** the segment is walked from its beginning. Where the walk reaches its end, the index is
-  written anew, except the newest's, which is still appended to. So a damaged index costs a scan, once.
+  written anew, except the newest's, which is still appended to. So a damaged index, and one that cannot be read, costs
+  a scan, once.
 * **If the record is wrong** its id is returned as damaged, after the sound ones before it. Nothing is guessed and
   nothing beyond it is left out silently; repair (`repair.py`) or another replica has it.
 """
@@ -15,13 +16,15 @@ Theory of operation:
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
+from contextlib import suppress
 
 from waltz_core.storage import index as index_file
-from waltz_core.storage.effects import SyncFile, WriteAt
+from waltz_core.storage.effects import Create, SyncFile, WriteAt
 from waltz_core.storage.log_files import LogFiles, Segment
-from waltz_core.storage.procedure import Procedure, read, write
+from waltz_core.storage.procedure import DiskError, Procedure, read, write
 from waltz_core.storage.record_codec import RECORD_SIZE_MIN
-from waltz_core.storage.scanning import check_in_file, scan_file
+from waltz_core.storage.scanning import check_in_file, check_readable, scan_file
 from waltz_core.storage.segment import HEADER_SIZE
 from waltz_core.storage.transcode import transcode_disk
 from waltz_core.wire.records import NO_RECORDS, RecordRun
@@ -66,10 +69,10 @@ def _read_run(segment: Segment, first: int, count: int, size_max: int) -> Proced
     """Adjacent records at the offset in window or index; empty if the first is not intact there."""
     count = min(count, size_max // RECORD_SIZE_MIN + 1)  # no more fit, however many are asked for
     bounds = yield from bounds_of(segment, first, count)
-    if not index_file.plausible(bounds[:-1], segment.end):
+    if not bounds or not index_file.plausible(bounds[:-1], segment.end):
         # Fall back to the first: an index damaged further on must not hide it.
         bounds = yield from bounds_of(segment, first, 1)
-        if not index_file.plausible(bounds[:-1], segment.end):
+        if not bounds or not index_file.plausible(bounds[:-1], segment.end):
             return NO_RECORDS
     number = len(bounds) - 1
     while number > 1 and bounds[number] - bounds[0] > size_max:
@@ -79,14 +82,17 @@ def _read_run(segment: Segment, first: int, count: int, size_max: int) -> Proced
 
 
 def bounds_of(segment: Segment, first: int, count: int) -> Procedure[array[int]]:
-    """Places of `count` records and of what follows the last of them."""
+    """Places of `count` records and of what follows the last of them; nothing if the index cannot be read."""
     bounds = array("Q")
     at = first - segment.window_first
     if at >= 0 and at + count <= len(segment.window):
         bounds = segment.window[at : at + count + 1]
     else:
         place = index_file.entry_place(first - segment.index_first)
-        data = yield from read(segment.index_path, place, index_file.ENTRY_SIZE * (count + 1))
+        try:
+            data = yield from read(segment.index_path, place, index_file.ENTRY_SIZE * (count + 1))
+        except DiskError:  # of a cache: no record is damaged by that
+            return bounds
         bounds = index_file.decode_entries(data)
     if first + count == segment.next_id:
         del bounds[count:]
@@ -111,12 +117,13 @@ def locate(log: LogFiles, segment: Segment, transaction_id: int) -> Procedure[tu
     An index that disagrees with the data file is corrected.
 
     Raises:
-        DiskError: a file cannot be read or written.
+        DiskError: the data file cannot be read, or the index not be written.
     """
     bounds = yield from bounds_of(segment, transaction_id, 1)
-    size = yield from check_in_file(segment.data_path, bounds[0], transaction_id, segment.end)
-    if size > 0:
-        return bounds[0], size
+    if bounds:
+        size = yield from check_readable(segment.data_path, bounds[0], transaction_id, segment.end)
+        if size > 0:
+            return bounds[0], size
     if segment.whole:
         return None
     offsets: list[int] = []
@@ -124,21 +131,32 @@ def locate(log: LogFiles, segment: Segment, transaction_id: int) -> Procedure[tu
     if next_id <= transaction_id:
         return None
     if next_id >= segment.next_id and segment is not log.last:
-        yield from write(
-            WriteAt(segment.index_path, index_file.entry_place(0), index_file.encode_entries(offsets)),
-            SyncFile(segment.index_path),
-        )
+        yield from _correct_index(segment, offsets, readable=bool(bounds))
     offset = offsets[transaction_id - segment.first_id]
     size = yield from check_in_file(segment.data_path, offset, transaction_id, segment.end)
     return (offset, size) if size > 0 else None
 
 
-def end_of(segment: Segment, transaction_id: int) -> Procedure[int | None]:
+def _correct_index(segment: Segment, offsets: Sequence[int], readable: bool) -> Procedure[None]:
+    """Write the index of a sealed segment; one with a bad sector as a new file, since it cannot be overwritten."""
+    entries, path = index_file.encode_entries(offsets), segment.index_path
+    if readable:
+        yield from write(WriteAt(path, index_file.entry_place(0), entries), SyncFile(path))
+        return
+    header = yield from read(segment.data_path, 0, HEADER_SIZE)  # that of the index is the same
+    with suppress(DiskError):  # the record is there all the same
+        yield from write(Create(path), WriteAt(path, 0, header + entries), SyncFile(path))
+
+
+def end_of(log: LogFiles, segment: Segment, transaction_id: int) -> Procedure[int | None]:
     """Offset behind an intact record, None if it is damaged.
 
     Raises:
         DiskError: the file cannot be read.
     """
     bounds = yield from bounds_of(segment, transaction_id, 1)
+    if not bounds:
+        place = yield from locate(log, segment, transaction_id)
+        return None if place is None else sum(place)
     size = yield from check_in_file(segment.data_path, bounds[0], transaction_id, segment.end)
     return bounds[0] + size if size > 0 else None

@@ -213,10 +213,11 @@ class StorageReplica:
         """The durable mark is due."""
         files, lane = self.files, self.lane
         files.plan_mark(None)
-        if files.state is not State.OPEN or lane.closed:
-            return  # what runs alone writes the mark itself
-        if lane.marking or lane.rolling:
-            files.plan_mark(self._context.now + MARK_EVERY_MS)  # two writes must not contradict each other
+        if files.state is not State.OPEN:
+            return  # opening it again writes the mark
+        if lane.closed or lane.marking or lane.rolling:
+            # Two writes must not contradict each other. What runs alone may or may not write the mark itself.
+            files.plan_mark(self._context.now + MARK_EVERY_MS)
             return
         lane.marking = True
         self._context.runner.start(self._write_mark(), self.partition_id, "durable mark")

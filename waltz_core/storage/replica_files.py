@@ -28,6 +28,7 @@ on a full disk (which say a little less than is true).
 from __future__ import annotations
 
 import enum
+from typing import Protocol
 
 from waltz_core.base.edge import Level
 from waltz_core.base.log import SessionInfo
@@ -35,7 +36,7 @@ from waltz_core.storage import control as ctl
 from waltz_core.storage import side
 from waltz_core.storage.context import NodeContext
 from waltz_core.storage.control import ControlEntry
-from waltz_core.storage.durable_state import DurableState
+from waltz_core.storage.durable_state import NAMES, DurableState
 from waltz_core.storage.effects import FaultKind, Operation, SyncFile, WriteAt
 from waltz_core.storage.log_files import LogFiles, LogPlace
 from waltz_core.storage.notes import MarkDue
@@ -55,6 +56,13 @@ class State(enum.Enum):
     OPEN = "open"
     LIMBO = "limbo"  # files contradict themselves: nothing but intact records is given out
     STOPPED = "stopped"  # the disk failed: as limbo, until opened again
+
+
+class Write(Protocol):
+    """A way of writing, which decides what follows if it fails."""
+
+    def __call__(self, *operations: Operation) -> Procedure[None]:
+        """Carry out operations in order."""
 
 
 class ReplicaFiles:
@@ -221,27 +229,43 @@ class ReplicaFiles:
         return Belongs(current.sequence, current.session_id, last_segment)
 
     def mark_operations(self, mark: int, last_segment: int | None = None) -> tuple[Operation, ...]:
-        """Write the durable mark."""
-        return self.durable.create_missing() + self.durable.mark_operations(mark, self.belongs(last_segment))
+        """Write the durable mark of a replica in service, whose side files are there."""
+        return self.durable.mark_operations(mark, self.belongs(last_segment))
+
+    def create_sides(self, write: Write, names: tuple[str, ...] = NAMES) -> Procedure[None]:
+        """Make the side files that are missing, by `write` or `write_side`, before anything is written into them."""
+        missing = self.durable.missing(names)
+        if missing:
+            yield from write(*self.durable.create_operations(missing))
+            self.durable.created(missing)
 
     def raise_fence(self, session_id: int) -> Procedure[None]:
         """Shut out all older sessions, durably: they stay out after a restart."""
-        yield from self.write_side(
-            *self.durable.create_missing(),
-            *self.durable.fence_operations(session_id, self.entry.current, self.belongs()),
-        )
+        yield from self.create_sides(self.write_side, (side.FENCE,))
+        yield from self.write_side(*self.durable.fence_operations(session_id, self.entry.current, self.belongs()))
         self.raised_fence = session_id
 
     def write_faults(self) -> Procedure[None]:
         """Write which records are damaged."""
-        yield from self.write_side(
-            *self.durable.create_missing(), *self.durable.faults_operations(self.faults, self.belongs())
-        )
+        yield from self.create_sides(self.write_side, (side.FAULTS,))
+        yield from self.write_side(*self.durable.faults_operations(self.faults, self.belongs()))
+
+    def write_control(self, *writes: tuple[int, bytes]) -> Procedure[None]:
+        """Write structs, given with their places, into the control file, each durable before the next."""
+        self.entry.uncertain = True
+        for place, data in writes:
+            yield from self.write(WriteAt(ctl.NAME, place, data), SyncFile(ctl.NAME))
+        self.entry.uncertain = False
+
+    def settle_control(self) -> Procedure[None]:
+        """Write over what a failed write may have left: it was answered as failed, and must not come back later."""
+        if self.entry.uncertain and self.control_problem is None:
+            yield from self.write_control(*self.entry.present_writes())
 
     def update_control(self, session_id: int, mark: int, local_mark: int, flags: int) -> Procedure[None]:
         """Write the control struct, then the side files that name it."""
         old, struct = self.entry.current, self.entry.plan(session_id, mark, local_mark, flags)
-        yield from self.write(WriteAt(ctl.NAME, self.entry.place(), ctl.encode_struct(struct)), SyncFile(ctl.NAME))
+        yield from self.write_control((self.entry.place(), ctl.encode_struct(struct)))
         self.entry.adopt(struct)
         if self.log is not None and self.state is State.OPEN:
             yield from self.refresh_sides()
@@ -252,8 +276,8 @@ class ReplicaFiles:
     def refresh_sides(self) -> Procedure[None]:
         """Bring the side files up to the present control struct, last segment and end of the log."""
         self.raised_fence = max(self.raised_fence, self.entry.current.session_id)
+        yield from self.create_sides(self.write)
         yield from self.write(
-            *self.durable.create_missing(),
             *self.durable.mark_operations(self.max_id, self.belongs()),
             *self.durable.fence_operations(self.raised_fence, self.entry.current, self.belongs()),
         )

@@ -10,7 +10,7 @@ from waltz_core.base.edge import Level
 from waltz_core.base.errors import CorruptionError, StorageError
 from waltz_core.storage import control as ctl
 from waltz_core.storage import side
-from waltz_core.storage.effects import MakeDirectory, SyncDirectory, SyncFile, WriteAt
+from waltz_core.storage.effects import MakeDirectory, SyncDirectory
 from waltz_core.storage.evidence import Opened
 from waltz_core.storage.opening import Opening
 from waltz_core.storage.procedure import DiskError, Procedure, list_names
@@ -91,6 +91,7 @@ def _opened_or_blamed(files: ReplicaFiles) -> Procedure[Opened]:
 def _open_files(files: ReplicaFiles, assigned: bool) -> Procedure[Opened]:
     present = yield from list_names(files.where.directory)
     yield from files.durable.load(present)
+    yield from files.settle_control()
     yield from _restore_control(files)
     files.raised_fence = max(files.durable.fence.session_id, files.entry.current.session_id)
     if files.control_problem is not None:
@@ -117,7 +118,7 @@ def _restore_control(files: ReplicaFiles) -> Procedure[None]:
     copy = side.newer_copy(entry.current if files.control_problem is None else None, files.durable.fence)
     if copy is None:
         return
-    yield from files.write(WriteAt(ctl.NAME, entry.place(), ctl.encode_struct(copy)), SyncFile(ctl.NAME))
+    yield from files.write_control((entry.place(), ctl.encode_struct(copy)))
     entry.adopt(copy)
     files.control_problem = None
     files.report(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from waltz_core.base.edge import Level
 from waltz_core.base.log import Record
 from waltz_core.storage import mending, side
 from waltz_core.storage.effects import FaultKind
+from waltz_core.storage.evidence import MISSING_MAX
 from waltz_core.storage.notes import Range
 from waltz_core.storage.procedure import DiskError, Procedure
 from waltz_core.storage.replica_files import ReplicaFiles, State
@@ -67,10 +69,22 @@ def mend(files: ReplicaFiles, records: Sequence[Record], last: int) -> Procedure
     return count, problem
 
 
+def _still_missing(files: ReplicaFiles) -> list[int]:
+    """The next records that no data file has, though a later one goes on behind them."""
+    missing: list[int] = []
+    for segment, following in pairwise([] if files.log is None else files.log.segments):
+        missing += range(segment.next_id, min(following.first_id, segment.next_id + MISSING_MAX))
+    return missing
+
+
 def record_repair(files: ReplicaFiles) -> Procedure[None]:
     """All that could be mended was: note what is left, and open again if out of service."""
     try:
-        if files.state is State.LIMBO:
+        if files.state is State.LIMBO and not files.faults and (missing := _still_missing(files)):
+            # All was mended that was told of a gap: the next round goes on there. To open the files for each round
+            # would read all that is mended once more.
+            files.faults.update(missing)
+        elif files.state is State.LIMBO:
             yield from open_again(files)
         elif files.state is State.OPEN:
             yield from files.write_faults()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from waltz_core.storage.procedure import Procedure, ReadSpan, read
-from waltz_core.storage.record_codec import RECORD_SIZE_MIN, announced_size, check_record
+from waltz_core.storage.effects import FaultKind
+from waltz_core.storage.procedure import DiskError, Procedure, ReadSpan, read
+from waltz_core.storage.record_codec import HEAD_SIZE, RECORD_SIZE_MIN, announced_size, check_record
 from waltz_core.storage.segment import HEADER_SIZE, scan
 
 CHUNK = 1 << 20  # bytes read at once
@@ -52,3 +53,60 @@ def scan_file(path: str, first_id: int, start: int, size: int, offsets: list[int
             continue
         break
     return at, next_id
+
+
+# ---- where a sector may be bad -------------------------------------------------------------------
+
+
+def passable(fault: DiskError) -> bool:
+    """Whether a failed read can be one bad sector."""
+    return fault.kind is FaultKind.IO
+
+
+def check_readable(path: str, at: int, transaction_id: int, size: int) -> Procedure[int]:
+    """As `check_in_file`; a record that cannot be read is not intact, whatever stands behind one that can.
+
+    Raises:
+        DiskError: the file is gone.
+    """
+    try:
+        return (yield from check_in_file(path, at, transaction_id, size))
+    except DiskError as fault:
+        if not passable(fault):
+            raise
+    try:  # no byte behind the record
+        head = yield from read(path, at, HEAD_SIZE)
+        announced = announced_size(head, 0) if len(head) == HEAD_SIZE else -1
+        if not RECORD_SIZE_MIN <= announced <= size - at:
+            return -1
+        return check_record((yield from read(path, at, announced)), 0, transaction_id)
+    except DiskError as fault:
+        if not passable(fault):
+            raise
+    return -1
+
+
+def scan_readable(
+    path: str, first_id: int, start: int, size: int, offsets: list[int]
+) -> Procedure[tuple[int, int, bool]]:
+    """As `scan_file`; also ends at a record that cannot be read, and tells so.
+
+    Raises:
+        DiskError: the file is gone.
+    """
+    before = len(offsets)
+    try:
+        at, next_id = yield from scan_file(path, first_id, start, size, offsets)
+    except DiskError as fault:
+        if not passable(fault):
+            raise
+    else:
+        return at, next_id, False
+    at, next_id = start, first_id + len(offsets) - before
+    if len(offsets) > before:  # the last one again: where it ends is not known here
+        at, next_id = offsets.pop(), next_id - 1
+    while (record_size := (yield from check_readable(path, at, next_id, size))) > 0:
+        offsets.append(at)
+        at += record_size
+        next_id += 1
+    return at, next_id, True

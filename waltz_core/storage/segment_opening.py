@@ -7,21 +7,25 @@
 
 A file that is not sound is damaged, and never changed. Its intact records are found for reading only: where the index
 or the length of a bad record leads to them, as bytes that merely look like a record may be part of a payload.
+
+A record that the disk cannot read is damaged, and never a write that was cut short: it may come back. An index that it
+cannot read is none.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 
 from waltz_core.base.checksum import crc32
 from waltz_core.storage import index as index_file
 from waltz_core.storage.effects import Cut, SyncFile
-from waltz_core.storage.evidence import Evidence
+from waltz_core.storage.evidence import MISSING_MAX, Evidence
 from waltz_core.storage.log_files import WINDOW, LogPlace, Segment
-from waltz_core.storage.procedure import Procedure, ReadSpan, read, read_all, write
+from waltz_core.storage.procedure import DiskError, Procedure, ReadSpan, read, read_all, write
 from waltz_core.storage.record_codec import HEAD_SIZE, RECORD_SIZE_MIN, announced_size
-from waltz_core.storage.scanning import check_in_file, place_in_file, record_span, scan_file
+from waltz_core.storage.scanning import check_readable, passable, place_in_file, record_span, scan_readable
 from waltz_core.storage.segment import (
     HEADER_SIZE,
     SegmentHeader,
@@ -32,8 +36,10 @@ from waltz_core.storage.segment import (
     resync,
 )
 
-RESYNC_WINDOW = 64 << 20  # bytes searched for an intact record behind a bad one
-TORN_MAX = 32 << 20  # more than one write can leave behind; beyond it a hole is not a torn write
+# More than one write can leave behind: a server's batch with one payload of the largest frame, 64 MiB, or several
+# appends of `write_bytes_max` together. Beyond it a hole is not a torn write.
+TORN_MAX = 80 << 20
+RESYNC_WINDOW = TORN_MAX  # bytes searched for an intact record behind a bad one
 
 
 def wrong_field(header: SegmentHeader | None, size: int, where: LogPlace, first: int) -> str | None:
@@ -88,10 +94,16 @@ class SegmentOpening:
     def read_ahead(self, sealed: Sequence[tuple[str, tuple[int, int]]]) -> Procedure[dict[ReadSpan, bytes]]:
         """What opening these files, given with their first id and that behind them, reads if they are sound.
 
-        Raises:
-            DiskError: a file cannot be read.
+        Where something cannot be read, nothing more is read ahead: the opening of that file meets it, and judges it.
         """
         known: dict[ReadSpan, bytes] = {}
+        with suppress(DiskError):
+            yield from self._read_ahead(sealed, known)
+        return known
+
+    def _read_ahead(
+        self, sealed: Sequence[tuple[str, tuple[int, int]]], known: dict[ReadSpan, bytes]
+    ) -> Procedure[None]:
         spans: list[ReadSpan] = []
         lasts: list[tuple[str, ReadSpan]] = []  # data file, and where its index has the place of the last record
         for name, (first, following) in sealed:
@@ -111,12 +123,23 @@ class SegmentOpening:
             if place_in_file(at, size):
                 spans.append(record_span(self._evidence.path(name), at, size))
         known.update(zip(spans, (yield from read_all(spans)), strict=True))
-        return known
+
+    def place(self, last: Segment, transaction_id: int) -> int:
+        """Offset of a record of the last file, none before those that were scanned; its end if it is behind all."""
+        # Not from the window of the segment: that forgets all but the newest.
+        at = transaction_id - last.first_id - self.position
+        assert at >= 0
+        return self.entries[at] if at < len(self.entries) else last.end
 
     def _blame_record(self, segment: Segment, at: int, bad_id: int, size: int) -> Procedure[None]:
         """Say what is wrong with the record that should be at an offset."""
         path = segment.data_path
-        what = yield from self._wrong_with_record(path, at, bad_id, size)
+        try:
+            what = yield from self._wrong_with_record(path, at, bad_id, size)
+        except DiskError as fault:
+            if not passable(fault):
+                raise
+            what = f"it cannot be read: {fault}"
         self._out.blame_records(f"{path}: transaction {bad_id} at offset {at} is damaged: {what}")
 
     def _wrong_with_record(self, path: str, at: int, bad_id: int, size: int) -> Procedure[str]:
@@ -143,7 +166,7 @@ class SegmentOpening:
             segment.window_first = following
             return
         offsets: list[int] = []
-        at, next_id = yield from scan_file(segment.data_path, segment.first_id, HEADER_SIZE, size, offsets)
+        at, next_id, _ = yield from scan_readable(segment.data_path, segment.first_id, HEADER_SIZE, size, offsets)
         if next_id == following:
             if self._out.problem is None:
                 yield from self._evidence.write_index(segment, array("Q", offsets), 0)
@@ -174,16 +197,21 @@ class SegmentOpening:
             return None
         if self._evidence.entries_in(segment.data_path.rpartition("/")[2]) != count or count < 1:
             return None
-        head = index_file.decode_entries((yield from read(segment.index_path, HEADER_SIZE, index_file.ENTRY_SIZE)))
-        tail = index_file.decode_entries(
-            (yield from read(segment.index_path, index_file.entry_place(count - 1), index_file.ENTRY_SIZE))
+        read_index = self._evidence.read_index
+        head = index_file.decode_entries(
+            (yield from read_index(segment.index_path, HEADER_SIZE, index_file.ENTRY_SIZE))
         )
+        tail = index_file.decode_entries(
+            (yield from read_index(segment.index_path, index_file.entry_place(count - 1), index_file.ENTRY_SIZE))
+        )
+        if not head or not tail:
+            return None
         last_id = segment.first_id + count - 1
-        record_size = yield from check_in_file(segment.data_path, tail[0], last_id, size)
+        record_size = yield from check_readable(segment.data_path, tail[0], last_id, size)
         if head[0] != HEADER_SIZE or record_size < 0:
             return None
         end = tail[0] + record_size
-        if end < size and (yield from check_in_file(segment.data_path, end, last_id + 1, size)) > 0:
+        if end < size and (yield from check_readable(segment.data_path, end, last_id + 1, size)) > 0:
             return None
         return end
 
@@ -191,19 +219,24 @@ class SegmentOpening:
         """The segment that was written to: find its end."""
         start, start_id = yield from self._checkpoint(segment, size)
         offsets: list[int] = []
-        at, next_id = yield from scan_file(segment.data_path, start_id, start, size, offsets)
+        at, next_id, stuck = yield from scan_readable(segment.data_path, start_id, start, size, offsets)
         # Before the segment forgets all but the newest: an index that does not count is made from all of them.
         self.position = segment.window_first - segment.first_id
         self.entries = array("Q", [*segment.window, *offsets])
         segment.extend(offsets, at)
         assert segment.next_id == next_id
         if at < size:
-            torn = yield from self._is_torn(segment, at, next_id, size)
+            # What cannot be read may have been acknowledged, and come back.
+            torn = not stuck and (yield from self._is_torn(segment, at, next_id, size))
             if not torn:
                 yield from self._blame_record(segment, at, next_id, size)
                 all_offsets: list[int] = []
-                at, next_id = yield from scan_file(segment.data_path, segment.first_id, HEADER_SIZE, size, all_offsets)
+                at, next_id, _ = yield from scan_readable(
+                    segment.data_path, segment.first_id, HEADER_SIZE, size, all_offsets
+                )
                 yield from self._salvage(segment, size, all_offsets, at, None)
+                # If the damage is forgiven, the file goes on behind it: so must the index.
+                self.entries, self.position = array("Q", all_offsets), 0
                 return
             if self._out.problem is not None:
                 return
@@ -221,16 +254,17 @@ class SegmentOpening:
         if count < 1 or not (yield from self._evidence.index_fits(segment)):
             return beginning
         first = max(0, count - WINDOW)
-        data = yield from read(
-            segment.index_path, index_file.entry_place(first), index_file.ENTRY_SIZE * (count - first)
+        # To its end, as it is compared later: that it cannot be read must be known here, where all can be scanned.
+        data = yield from self._evidence.read_index(
+            segment.index_path, index_file.entry_place(first), index_file.ENTRY_SIZE * (entries + 1 - first)
         )
-        known = index_file.decode_entries(data)
+        known = index_file.decode_entries(data[: index_file.ENTRY_SIZE * (count - first)])
         if len(known) != count - first or not index_file.plausible(known, size):
             return beginning
         if first == 0 and known[0] != HEADER_SIZE:
             return beginning
         last_id = segment.first_id + count - 1
-        record_size = yield from check_in_file(segment.data_path, known[-1], last_id, size)
+        record_size = yield from check_readable(segment.data_path, known[-1], last_id, size)
         if record_size < 0:
             return beginning
         segment.window_first = segment.first_id + first
@@ -242,7 +276,12 @@ class SegmentOpening:
         """Whether the bytes behind the last intact record are a write that was cut short, and not damage."""
         if bad_id <= self._floor:
             return False
-        window = yield from read(segment.data_path, at, min(size - at, RESYNC_WINDOW))
+        try:
+            window = yield from read(segment.data_path, at, min(size - at, RESYNC_WINDOW))
+        except DiskError as fault:
+            if not passable(fault):
+                raise
+            return False
         follower = resync(window, 0, bad_id)
         if follower is not None:
             follower = at + follower[0], follower[1]
@@ -259,11 +298,13 @@ class SegmentOpening:
         if not (yield from self._evidence.index_fits(segment)):
             return None
         position = bad_id + 1 - segment.first_id
-        data = yield from read(segment.index_path, index_file.entry_place(position), index_file.ENTRY_SIZE * WINDOW)
+        data = yield from self._evidence.read_index(
+            segment.index_path, index_file.entry_place(position), index_file.ENTRY_SIZE * WINDOW
+        )
         for number, place in enumerate(index_file.decode_entries(data)):
             if at < place < size:
                 found = bad_id + 1 + number
-                if (yield from check_in_file(segment.data_path, place, found, size)) > 0:
+                if (yield from check_readable(segment.data_path, place, found, size)) > 0:
                     return place, found
         return None
 
@@ -279,8 +320,9 @@ class SegmentOpening:
         while at < size and (following is None or next_id < following):
             follower = None
             announced = yield from self._announced(segment, at, size)
-            if announced > 0 and ((yield from check_in_file(segment.data_path, at + announced, next_id + 1, size)) > 0):
-                follower = at + announced, next_id + 1
+            behind = at + announced, next_id + 1
+            if announced > 0 and (yield from check_readable(segment.data_path, *behind, size)) > 0:
+                follower = behind
             if follower is None:
                 follower = yield from self._indexed_follower(segment, at, next_id, size)
             if follower is None:
@@ -288,11 +330,11 @@ class SegmentOpening:
             place, resumed = follower
             self._out.faults.update(range(next_id, resumed))
             offsets.extend([0] * (resumed - next_id))
-            at, next_id = yield from scan_file(segment.data_path, resumed, place, size, offsets)
+            at, next_id, _ = yield from scan_readable(segment.data_path, resumed, place, size, offsets)
         if following is not None and next_id > following:
             del offsets[following - segment.first_id :]
         elif following is not None and next_id < following:
-            self._out.faults.update(range(next_id, min(following, next_id + 10_000)))
+            self._out.faults.update(range(next_id, min(following, next_id + MISSING_MAX)))
         elif following is None and at < size:
             self._out.faults.add(next_id)
         segment.whole = True
@@ -301,7 +343,12 @@ class SegmentOpening:
         segment.extend(offsets, at)
 
     def _announced(self, segment: Segment, at: int, size: int) -> Procedure[int]:
-        head = yield from read(segment.data_path, at, HEAD_SIZE)
+        try:
+            head = yield from read(segment.data_path, at, HEAD_SIZE)
+        except DiskError as fault:
+            if not passable(fault):
+                raise
+            return -1
         if len(head) < HEAD_SIZE:
             return -1
         announced = announced_size(head, 0)

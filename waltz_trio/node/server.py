@@ -217,12 +217,13 @@ class ServerProcess(NodeProcess):
     # ---- health and metrics ----------------------------------------------------------------------
 
     def health(self) -> tuple[bool, dict[str, object]]:
-        """The original's health check: ZooKeeper not away for long, and every partition usable."""
+        """The original's health check: in the cluster, ZooKeeper not away for long, and every partition usable."""
         snapshot = self.recent()
         patience = 2 * self._parsed.session_timeout
         zookeeper = self._zk_connected or trio.current_time() - self._zk_lost_at < patience
         partitions = {str(p.partition_id): p.healthy for p in snapshot.partitions} if snapshot else {}
-        healthy = zookeeper and all(partitions.values())
+        joined = snapshot is not None and bool(snapshot.cluster_name) and snapshot.server_id is not None
+        healthy = zookeeper and joined and all(partitions.values())
         reasons = {str(p.partition_id): p.reason for p in snapshot.partitions if not p.healthy} if snapshot else {}
         nodes = snapshot.storage_nodes if snapshot else ()
         reached = {node: trouble or state for node, state, trouble in nodes}

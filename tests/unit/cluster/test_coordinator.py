@@ -16,6 +16,7 @@ from waltz_core.base.edge import (
     Level,
     Report,
     ZkChanged,
+    ZkChildren,
     ZkCreate,
     ZkDelete,
     ZkDone,
@@ -471,6 +472,56 @@ def test_a_failed_request_is_tried_again_after_a_pause(error: ZkError) -> None:
             world.now = due
     world.settle()
     world.check_converged()
+
+
+@pytest.mark.parametrize(
+    ("kind", "begins"),
+    [
+        (ZkGet, PATHS.root),
+        (ZkGet, PATHS.store),
+        (ZkSet, PATHS.server_ids),
+        (ZkChildren, PATHS.servers),
+        (ZkGet, PATHS.server_prefix),
+        (ZkCreate, PATHS.server_prefix),
+        (ZkSet, PATHS.servers),
+    ],
+)
+def test_what_zookeeper_refuses_is_told_once_and_tried_again(kind: type[ZkGet], begins: str) -> None:
+    """A process without the right to read or write a znode waited in silence."""
+    world = World()
+    if begins != PATHS.servers:
+        world.server()  # its descriptor is read by the next one
+    server = world.server(settle=False)
+    left, path = 3, ""
+    for _ in range(300):
+        server.step()
+        while server.requests:
+            request = server.requests[0]
+            whole = begins != PATHS.server_prefix
+            if left and isinstance(request, kind) and (request.path == begins if whole else begins in request.path):
+                left -= 1
+                path = request.path
+                server.inbox.append(ZkFailed(server.requests.popleft().ticket, ZkError.REFUSED))
+            else:
+                server.serve()
+        due = server.machine.deadline()
+        if not server.inbox and not server.requests and due is not None and due < world.now + 3_000:
+            world.now = due
+    world.settle()
+    world.check_converged()
+    assert not left
+    reports = [one.text for one in server.all(Report)]
+    assert len([text for text in reports if f"the znode {path}: check zookeeper.acl.auth" in text]) == 1, reports
+
+
+@pytest.mark.parametrize("error", [ZkError.UNAVAILABLE, ZkError.OUTCOME_UNKNOWN, ZkError.EXPIRED])
+def test_that_zookeeper_is_away_is_told_by_the_process_alone(error: ZkError) -> None:
+    world = World()
+    server = world.server(settle=False)
+    server.step()
+    server.inbox.append(ZkFailed(server.requests.popleft().ticket, error))
+    world.settle()
+    assert server.all(Report) == []
 
 
 @pytest.mark.parametrize("error", [ZkError.OUTCOME_UNKNOWN, ZkError.NO_NODE])

@@ -170,6 +170,19 @@ def test_a_damaged_record_below_the_log_start_keeps_nobody_out_of_service() -> N
     assert start_of(reopen(again)) == (10, 13)
 
 
+def test_the_index_leads_beyond_a_damaged_record_that_is_given_up() -> None:
+    """It was cut there. Once the length of the record had rotted too, the log ended at it."""
+    node = marked()
+    raise_to(node, 10)
+    node.disk.flip(f"0/{8:019d}.seg", 128 + 50)
+    node.disk.remove(f"0/{8:019d}.idx")
+    again = reopen(node)
+    for at in range(4):  # of its length
+        again.disk.flip(f"0/{8:019d}.seg", 128 + 28 + at)
+    third = reopen(again)
+    assert (replica(third).state, start_of(third)) == (State.OPEN, (10, 11))
+
+
 def test_a_log_whose_newest_record_is_damaged_and_given_up_goes_on_in_a_new_file() -> None:
     node = marked()
     node.disk.flip(f"0/{8:019d}.seg", len(node.disk.content(f"0/{8:019d}.seg")) - 20)

@@ -9,17 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.storage_desk import Nodes, codec_1, replica, some, text_of
+from tests.storage_desk import KEY, Desk, Nodes, codec_1, replica, some, text_of
 from waltz_core.base.edge import Port
 from waltz_core.base.log import SessionInfo
+from waltz_core.storage import evidence, replica_repair, segment_opening
 from waltz_core.storage import repair as repairing
 from waltz_core.storage.effects import DiskRead, FaultKind, SyncFile, WriteAt
+from waltz_core.storage.node import StorageNode
 from waltz_core.storage.replica import State
 from waltz_core.storage.segment import decode_header, encode_header
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.admin_messages import RepairOutcome
 from waltz_core.wire.shared import Condition, IdRange
+from waltz_testing.simulation.disk import SimDisk
 
 SEGMENTS = {0: 0, 4: 4, 8: 8}
 LAST = "0/0000000000000000008.seg"
@@ -471,3 +474,71 @@ def test_nothing_undecided_is_taken_from_another_session(own: SessionInfo, sourc
         assert not taken
     if source.session_id < own.session_id and one > min(own.low_water_mark, source.local_low_water_mark):
         assert not taken
+
+
+# ---- the work of a repair ------------------------------------------------------------------------
+
+
+class LargeNodes(Nodes):
+    """Files of many records."""
+
+    def node(self, disk: SimDisk, kind: type[StorageNode] = StorageNode) -> Desk:
+        return Desk(disk, KEY, 2, threshold=100 * self.per_file, kind=kind)
+
+    def __init__(self, per_file: int) -> None:
+        self.per_file = per_file
+        super().__init__(2, 0)
+        for desk in self.desks:
+            for first in range(0, 3 * per_file, 50):
+                desk.storage(wire.AppendRequest(5, 1, 0, some(first, 50), False))
+        self.settle()
+
+
+def read_by_a_repair_of_a_lost_file(per_file: int) -> int:
+    """Bytes that a node reads that has lost a file of so many records in the middle of its log."""
+    nodes = LargeNodes(per_file)
+    whole = {name: data for name, data in data_files(nodes, 1).items() if name != "0/waltz.mark"}
+    disk = nodes.desks[0].disk
+    name = sorted(data_files(nodes, 0))[1]
+    disk.remove(name)
+    disk.remove(name.replace(".seg", ".idx"))
+    damaged = nodes.restart(0)
+    assert replica(damaged).state is State.LIMBO
+    count = 0
+
+    def watch(effect: Any) -> None:
+        nonlocal count
+        if isinstance(effect, DiskRead):
+            count += effect.length
+
+    disk.fault = watch
+    assert nodes.repair(0, 1).message is None
+    assert replica(damaged).state is State.OPEN
+    kept = b"".join(data[128:] for _, data in sorted(data_files(nodes, 0).items()))
+    assert kept == b"".join(data[128:] for _, data in sorted(whole.items()))
+    return count
+
+
+def test_a_lost_file_is_repaired_in_proportion_to_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each round of some missing records all that were mended before were read again."""
+    for module in (evidence, segment_opening, replica_repair):
+        monkeypatch.setattr(module, "MISSING_MAX", 10)
+    assert read_by_a_repair_of_a_lost_file(800) < 2.5 * read_by_a_repair_of_a_lost_file(400)
+
+
+def test_what_no_source_has_of_a_lost_file_stays_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (evidence, segment_opening, replica_repair):
+        monkeypatch.setattr(module, "MISSING_MAX", 10)
+    nodes = LargeNodes(100)
+    name, second = sorted(data_files(nodes, 0))[1], sorted(data_files(nodes, 0))[2]
+    first, end = (int(one[2:-4]) for one in (name, second))
+    nodes.desks[1].disk.flip(name, 128 + 100 * 50 + 50)
+    for path in (name, name.replace(".seg", ".idx")):
+        nodes.desks[0].disk.remove(path)
+    damaged = nodes.restart(0)
+    answer = nodes.repair(0, 1)
+    assert [(one.first_id, one.outcome) for one in answer.ranges][-1] == (first + 50, RepairOutcome.NO_SOURCE)
+    assert replica(damaged).state is State.LIMBO
+    assert min(replica(damaged).faults) == first + 50
+    assert max(replica(damaged).faults) < end
+    assert replica(damaged).files.usable_end == first + 49
