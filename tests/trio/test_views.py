@@ -608,8 +608,12 @@ def test_a_new_version_is_refused_or_makes_the_view_anew(tmp_path: Path) -> None
     assert ids(new) == []
     with pytest.raises(waltz.ViewIdentityError, match="while this view was running"):
         old.commit(batch(3, 3))
-    old.close()
+    with pytest.raises(waltz.ViewIdentityError):
+        ids(old)
     assert new.commit(batch(0, 3)) == 3
+    with pytest.raises(waltz.ViewIdentityError, match="while this view was running"):
+        ids(old)
+    old.close()
     new.close()
     again = waltz.SqliteView(path, note_all, schema=MORE, name=old.name, version=2, rebuild=True)
     assert again.load_mark(0) == 3, "it is rebuilt once"

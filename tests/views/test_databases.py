@@ -509,8 +509,12 @@ def test_a_new_version_is_refused_or_makes_the_view_anew(place: Place) -> None:
         old.commit(transactions(3, 3))
     with pytest.raises(waltz.ViewIdentityError):
         old.load_mark(1)
-    old.close()
+    with pytest.raises(waltz.ViewIdentityError):
+        ids(old)
     assert new.commit(transactions(0, 3)) == 3
+    with pytest.raises(waltz.ViewIdentityError, match="while this view was running"):
+        ids(old)
+    old.close()
     new.close()
     again = place.view(note_all, schema=schema, version=2, rebuild=True)
     assert (again.load_mark(0), ids(again)) == (3, [0, 1, 2, 3]), "it is rebuilt once"
@@ -519,6 +523,101 @@ def test_a_new_version_is_refused_or_makes_the_view_anew(place: Place) -> None:
     with pytest.raises(waltz.ViewIdentityError, match="a newer version is in use"):
         late.load_mark(0)
     late.close()
+
+
+def rebuilding(place: Place) -> tuple[Any, threading.Thread, threading.Event]:
+    """A newer version, the thread that has it make the database anew, and what is set once it has."""
+    new = place.view(note_all, schema=f"{place.schema}; {MORE}", version=2, rebuild=True, busy_timeout=60.0)
+    done = threading.Event()
+
+    def run() -> None:
+        new.load_mark(0)
+        done.set()
+
+    return new, threading.Thread(target=run), done
+
+
+def test_a_rebuild_never_shows_its_empty_tables_at_the_mark_of_before(place: Place) -> None:
+    old = place.view()
+    old.load_mark(0)
+    old.commit(transactions(0, 2))
+    new, thread, done = rebuilding(place)
+
+    def decide(db: Any) -> list[int]:
+        until_waits(place, thread, done)
+        return noted_sql(db, 0)
+
+    if place.kind == "postgres":
+        assert old.read(0, decide, ()) == ([0, 1, 2], 2)
+    else:
+        with pytest.raises(pymysql.err.OperationalError, match="Table definition has changed") as changed:
+            old.read(0, decide, ())
+        assert old.is_transient(changed.value)
+    thread.join()
+    with pytest.raises(waltz.ViewIdentityError):
+        ids(old)
+    assert (new.load_mark(0), ids(new)) == (-1, [])
+    old.close()
+    new.close()
+
+
+def test_who_reads_while_a_rebuild_goes_on_waits_for_it(postgres: PostgresServer) -> None:
+    """Its snapshot is of behind the wait: the marks of before it would go with tables of behind it."""
+    name = postgres.new_database()
+    place = Place("postgres", postgres, name, postgres.conninfo(name), POSTGRES_SCHEMA)
+    old = place.view(busy_timeout=60.0)
+    old.load_mark(0)
+    old.commit(transactions(0, 2))
+    assert ids(old) == [0, 1, 2]
+    read: list[Any] = []
+
+    def run() -> None:
+        try:
+            read.append(ids(old))
+        except waltz.ViewIdentityError as error:
+            read.append(error)
+
+    thread = threading.Thread(target=run)
+    new = place.view(version=2, rebuild=True)
+    drop = new._drop
+
+    def drop_while_somebody_reads(cursor: Any, names: Any) -> None:
+        drop(cursor, names)
+        until_waits(place, thread, threading.Event())
+
+    new._drop = drop_while_somebody_reads
+    assert new.load_mark(0) == -1
+    thread.join()
+    assert [type(each) for each in read] == [waltz.ViewIdentityError]
+    old.close()
+    new.close()
+
+
+def test_a_batch_of_a_member_that_is_behind_does_not_slip_in_behind_a_rebuild(place: Place) -> None:
+    """The condition of its first statement matches no row, so that it holds no lock yet."""
+    old, other = place.view(), place.view()
+    assert old.load_mark(0) == other.load_mark(0) == -1
+    other.commit(transactions(0, 4))
+    other.close()
+    new, thread, done = rebuilding(place)
+    mark_of = old._mark
+
+    def mark_after_a_rebuild(*args: Any, **options: Any) -> int | None:
+        if thread.ident is None:
+            until_waits(place, thread, done)
+        mark: int | None = mark_of(*args, **options)
+        return mark
+
+    old._mark = mark_after_a_rebuild
+    if place.kind == "postgres":  # the rebuild waits for its lock on the table
+        assert old.commit(transactions(0, 2)) == 4
+    else:
+        with pytest.raises(waltz.ViewIdentityError, match="while this view was running"):
+            old.commit(transactions(0, 2))
+    thread.join()
+    assert (new.load_mark(0), ids(new)) == (-1, [])
+    old.close()
+    new.close()
 
 
 def test_a_new_version_makes_views_anew_too(place: Place) -> None:

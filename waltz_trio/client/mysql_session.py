@@ -47,6 +47,7 @@ _TRANSIENT = frozenset(
         1161,  # packets that did not come or go
         1205,  # a lock was not to be had in time
         1213,  # deadlock
+        1412,  # a table was made anew since the snapshot
         1290,  # read-only: a change of primaries is under way
         1317,  # interrupted by an administrator
         1836,

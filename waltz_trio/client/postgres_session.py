@@ -188,8 +188,8 @@ class _Gathered(psycopg.Pipeline):
 class PostgresSession:
     """One connection."""
 
-    def __init__(self, conninfo: str, lock_timeout: float, *, reads: bool, first: bool) -> None:
-        """Connect.
+    def __init__(self, conninfo: str, lock_timeout: float, marks: str | None, *, first: bool) -> None:
+        """Connect; with `marks`, the table of marks, for transactions that only read.
 
         Raises:
             ConfigError: with `first`: no server will ever accept this.
@@ -207,10 +207,11 @@ class PostgresSession:
             if first and any(text in str(error) for text in _NEVER):
                 raise ConfigError(f"PostgreSQL does not accept this view: {error}") from error
             raise LostError(str(error)) from error
-        self._reads = reads
+        self._reads = marks is not None
+        # A snapshot keeps no table that is dropped: a rebuild waits for this lock, which is there before the snapshot.
         self._begin = (
-            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-            if reads
+            f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {marks} IN ACCESS SHARE MODE"
+            if self._reads
             else "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
         )
         self._connection.execute(

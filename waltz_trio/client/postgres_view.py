@@ -42,6 +42,7 @@ class PostgresView(SqlView["Cursor"]):
     """
 
     _defers = True
+    _lock_out = "LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"
     _add_mark = "INSERT INTO {table} (PARTITION_ID, HIGH_WATER_MARK) VALUES (?, -1) ON CONFLICT DO NOTHING"
     _put_mark = (
         "INSERT INTO {table} (PARTITION_ID, HIGH_WATER_MARK) VALUES (?, ?) "
@@ -93,7 +94,9 @@ class PostgresView(SqlView["Cursor"]):
     def _connect(self, reads: bool) -> PostgresSession:
         if reads and not self._claimed:
             self._writers.put_back(self._connect(False))
-        session = self._driver.PostgresSession(self._conninfo, self._busy_timeout, reads=reads, first=not self._claimed)
+        session = self._driver.PostgresSession(
+            self._conninfo, self._busy_timeout, self._table if reads else None, first=not self._claimed
+        )
         try:
             if not self._claimed:
                 with session.transaction() as cursor:
