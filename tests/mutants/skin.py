@@ -1169,6 +1169,27 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/views/test_databases.py",),
     ),
     Mutant(
+        "a deadlock that apply has caught is noticed by the mark alone",
+        "waltz_trio.client.mysql_session",
+        "if self._runs_apply and not connection.end_whole():",
+        "if False:",
+        ("tests/views/test_databases.py",),
+    ),
+    Mutant(
+        "a procedure that has ended the transaction goes unnoticed",
+        "waltz_trio.client.mysql_session",
+        "    if connection.called:\n",
+        "    if False:\n",
+        ("tests/views/test_databases.py",),
+    ),
+    Mutant(
+        "behind a variable of its own the application sets any",
+        "waltz_trio.client.mysql_session",
+        'all(map(_OWN.match, flat.split(",")))',
+        "_OWN.match(flat) is not None",
+        ("tests/views/test_databases.py",),
+    ),
+    Mutant(
         "a view that another version has rebuilt is read",
         "waltz_trio.client.sql_identity",
         "        self._compare(str(row[1]), int(row[2]))\n",

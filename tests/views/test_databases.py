@@ -436,6 +436,127 @@ def test_a_deadlock_that_apply_catches_is_not_committed_halfway(place: Place) ->
     view.close()
 
 
+def test_a_deadlock_that_apply_catches_is_noticed_where_another_member_has_applied_the_batch(
+    maria: MariaServer,
+) -> None:
+    """The mark is where this member had put it, and says nothing."""
+    name = maria.new_database()
+    place = Place("mysql", maria, name, maria.options(name), f"{MYSQL_SCHEMA}; {COUNTERS}")
+
+    def count(txn: waltz.Transaction, db: Any) -> None:
+        db.execute("UPDATE counters SET n = n + 1 WHERE id = 3")
+
+    view, member = place.view(count, busy_timeout=20.0), place.view(count, busy_timeout=20.0)
+    assert view.load_mark(0) == member.load_mark(0) == -1
+    place.execute("INSERT INTO counters VALUES (1, 0), (2, 0), (3, 0), " + ", ".join(f"({n}, 0)" for n in range(9, 99)))
+    other = pymysql.connect(**place.where)
+    theirs = other.cursor()
+    theirs.execute("UPDATE counters SET n = 1 WHERE id >= 9 OR id = 1")  # the smaller transaction is given up
+    caught = []
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        db.execute("UPDATE counters SET n = 2 WHERE id = 2")
+        thread = threading.Thread(target=theirs.execute, args=("UPDATE counters SET n = 1 WHERE id = 2",))
+        until_waits(place, thread, threading.Event())
+        try:
+            db.execute("UPDATE counters SET n = 2 WHERE id = 1")
+        except pymysql.err.OperationalError as error:
+            caught.append(error.args[0])
+        thread.join()
+        other.rollback()
+        assert member.commit(transactions(0, 0)) == 0
+        count(txn, db)
+
+    view._apply = apply
+    with pytest.raises(TransactionLostError) as lost:
+        view.commit(transactions(0, 0))
+    assert (caught, view.is_transient(lost.value)) == ([1213], True)
+    view._apply = count
+    assert view.commit(transactions(0, 0)) == 0
+    assert place.execute("SELECT n FROM counters WHERE id = 3") == [(1,)]
+    for each in (other, view, member):
+        each.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SET @@autocommit = 1",
+        "SET @@session.foreign_key_checks = 0",
+        "SET @a = 1, autocommit = 1",
+        "SET @a := f(1, 2), @b = 'it\\'s, 1', SESSION foreign_key_checks = 0",
+        "SET @a = 1 /*!, autocommit = 1 */",
+        "SET @a = 1 -- one\n, NAMES latin1",
+    ],
+)
+def test_what_sets_variables_of_the_session_is_refused(maria: MariaServer, statement: str) -> None:
+    name = maria.new_database()
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        db.execute(statement)
+
+    view = waltz.MySqlView(maria.options(name), apply, schema=MYSQL_SCHEMA)
+    view.load_mark(0)
+    with pytest.raises(waltz.ApplyError) as failed:
+        view.commit(transactions(0, 0))
+    assert "only the view begins and ends its transactions and changes its session" in str(failed.value.__cause__)
+    view.close()
+
+
+def test_variables_of_the_applications_own_are_its_own(maria: MariaServer) -> None:
+    name = maria.new_database()
+    seen = []
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        db.execute(
+            "SET @a = %s, @`b c` := (SELECT concat(1, ',', 2)) /* , autocommit = 1 */, @d = %s", ("x', y = '1", 3)
+        )
+        db.execute("SELECT @a, @`b c`, @d")
+        seen.append(db.fetchone())
+
+    view = waltz.MySqlView(maria.options(name), apply, schema=MYSQL_SCHEMA)
+    view.load_mark(0)
+    view.commit(transactions(0, 0))
+    assert seen == [("x', y = '1", "1,2", 3)]
+    view.close()
+
+
+def test_a_procedure_that_ends_the_transaction_is_named_and_not_passed_over(maria: MariaServer) -> None:
+    """Its COMMIT may have committed the mark too, so that the next attempt finds nothing left to do."""
+    name = maria.new_database()
+    maria.execute(name, "CREATE PROCEDURE good(IN n INTEGER) BEGIN SELECT n; SELECT n + 1; END")
+    maria.execute(name, "CREATE PROCEDURE bad() BEGIN COMMIT; SELECT 1; END")
+    seen = []
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        note_sql(txn, db)
+        db.callproc("good", (txn.id,))
+        seen.append(db.fetchall())
+        assert db.nextset()
+        seen.append(db.fetchall())
+        if txn.id == 5:
+            db.execute("CALL bad()")
+
+    view = waltz.MySqlView(maria.options(name), apply, schema=MYSQL_SCHEMA)
+    view.load_mark(0)
+    assert view.commit(transactions(0, 2)) == 2
+    assert seen == [((n + m,),) for n in range(3) for m in range(2)]
+    assert ids(view) == [0, 1, 2]
+    with pytest.raises(waltz.ApplyError) as failed:
+        view.commit(transactions(3, 6))
+    assert failed.value.transaction.id == 5
+    assert "a procedure that was called has ended the transaction" in str(failed.value.__cause__)
+    assert isinstance(failed.value.__cause__, RuntimeError)
+
+    def change(db: Any) -> None:
+        db.execute("CALL bad()")
+        note_sql(transactions(9, 9).transactions[0], db)
+
+    with pytest.raises(waltz.StateReadOnlyError, match="return an Append"):
+        view.read(0, change, ())
+    view.close()
+
+
 # ---- statements that are sent without waiting ----------------------------------------------------------------------
 
 

@@ -38,6 +38,10 @@ class TransactionLostError(Exception):
     """The database gave the transaction up, and `apply` went on as if nothing had happened."""
 
 
+class TransactionEndedError(RuntimeError):
+    """`apply` has ended the transaction, and with it may have committed the mark: trying again would pass over it."""
+
+
 class Sessions(Generic[C]):
     """The idle connections of one kind: those that write, or those that only read."""
 

@@ -42,7 +42,7 @@ from waltz_trio.client.key_tables import KeyRow, KeyTables
 from waltz_trio.client.shown import shown
 from waltz_trio.client.sql_database import SqlDatabase
 from waltz_trio.client.sql_identity import Identity
-from waltz_trio.client.sql_sessions import Session, TransactionLostError
+from waltz_trio.client.sql_sessions import Session, TransactionEndedError, TransactionLostError
 from waltz_trio.client.values import Batch, Transaction
 from waltz_trio.client.views import (
     ApplyError,
@@ -280,6 +280,8 @@ class SqlView(SqlDatabase[C]):
             try:
                 return work(True)
             except Exception as error:
+                if isinstance(error.__cause__, TransactionEndedError):
+                    raise
                 if not isinstance(error, (TogetherError, ApplyError, *self._errors)) or self.is_transient(error):
                     self._direct = max(self._direct, 1)  # what lost the connection may be what was sent ahead
                     raise
