@@ -1190,6 +1190,20 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/views/test_databases.py",),
     ),
     Mutant(
+        "behind a rollback that apply has caught statements commit themselves",
+        "waltz_trio.client.sqlite_view",
+        '_BY_ITSELF: Final = "DEFERRED"',
+        "_BY_ITSELF: Final = None",
+        ("tests/trio/test_views.py",),
+    ),
+    Mutant(
+        "a rollback of SQLite's that apply has caught is tried again for ever",
+        "waltz_trio.client.sqlite_view",
+        "        if not cursor.connection.in_transaction:\n",
+        "        if False:\n",
+        ("tests/trio/test_views.py",),
+    ),
+    Mutant(
         "a view that another version has rebuilt is read",
         "waltz_trio.client.sql_identity",
         "        self._compare(str(row[1]), int(row[2]))\n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -116,6 +117,67 @@ def test_an_interrupted_batch_leaves_nothing_behind_and_its_connection_serves_th
     assert ids(view) == []
     assert view.commit(batch(0, 1)) == 1
     assert ids(view) == [0, 1]
+    view.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT OR ROLLBACK INTO only VALUES (1)",
+        "UPDATE only SET id = 7",  # a trigger's RAISE(ROLLBACK)
+    ],
+)
+def test_behind_a_rollback_of_sqlites_that_apply_caught_nothing_is_committed(tmp_path: Path, statement: str) -> None:
+    schema = f"""
+    {SCHEMA}; CREATE TABLE IF NOT EXISTS only (id INTEGER PRIMARY KEY);
+    CREATE TRIGGER IF NOT EXISTS fixed BEFORE UPDATE ON only BEGIN SELECT RAISE(ROLLBACK, 'fixed'); END
+    """
+    refused: list[int] = []
+
+    def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+        if txn.id < 3:
+            note(txn, db)
+            db.execute("INSERT OR IGNORE INTO only VALUES (1)")
+            return
+        with contextlib.suppress(sqlite3.IntegrityError):
+            db.execute(statement)
+        for _ in range(2):
+            with pytest.raises(sqlite3.DatabaseError, match="not authorized"):  # it is prepared already
+                note(txn, db)
+            with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+                db.execute("WITH x AS (SELECT 1) INSERT INTO seen SELECT 0, 9, ''")
+        refused.append(txn.id)
+        with contextlib.suppress(sqlite3.DatabaseError):
+            db.execute("CREATE TABLE other (id INTEGER)")
+
+    view = waltz.SqliteView(tmp_path / "view.db", apply, schema=schema)
+    view.load_mark(0)
+    assert view.commit(batch(0, 2)) == 2
+    with pytest.raises(waltz.ApplyError) as failed:
+        view.commit(batch(3, 3))
+    assert "SQLite has rolled the transaction back" in str(failed.value.__cause__)
+    assert refused == [3]
+    assert (view.load_mark(0), ids(view)) == (2, [0, 1, 2])
+    assert view.read(
+        0, lambda db: db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'other'").fetchone(), ()
+    )[0] == (0,)
+    view.close()
+
+
+def test_an_apply_that_lets_statements_commit_themselves_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+        note(txn, db)
+        if txn.id == 1:
+            db.connection.isolation_level = None
+
+    view = sqlite_view(tmp_path, apply)
+    view.load_mark(0)
+    with pytest.raises(waltz.ApplyError):
+        view.commit(batch(0, 1))
+    session: Any
+    with view._session() as session:
+        assert session.connection.isolation_level == "DEFERRED"
+    assert (view.load_mark(0), ids(view)) == (-1, [])
     view.close()
 
 

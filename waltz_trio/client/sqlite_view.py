@@ -11,7 +11,7 @@ import stat
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from waltz_core.base.errors import ConfigError, ViewRegressedError
 from waltz_trio.client.shown import shown
@@ -99,6 +99,8 @@ class SqliteView(SqlView[sqlite3.Cursor]):
     def _check_open(self, cursor: sqlite3.Cursor) -> None:
         if isinstance(cursor, _Cursor) and cursor.closed:
             raise RuntimeError(CLOSED)
+        if not cursor.connection.in_transaction:
+            raise RuntimeError(_GIVEN_UP)
 
     def _passes(self, error: Exception) -> bool:
         if not isinstance(error, sqlite3.OperationalError):
@@ -259,6 +261,12 @@ _WHY_NOT = (
     "(BEGIN, COMMIT, ROLLBACK, commit(), rollback(), executescript()), ATTACH, DETACH, "
     "and what lifts this protection (PRAGMA query_only)"
 )
+_GIVEN_UP = (
+    "SQLite has rolled the transaction back (OR ROLLBACK, RAISE(ROLLBACK), a full disk), and the error was caught: let "
+    "it pass, or use OR ABORT, OR FAIL or a savepoint"
+)
+# What Python begins where a statement that changes data would be a transaction of its own; that is denied.
+_BY_ITSELF: Final = "DEFERRED"
 _TRANSACTION_CONTROL = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
 _GUARDS = ("query_only", "writable_schema", "schema_version")
 
@@ -338,7 +346,7 @@ class _Session:
         self.connection = sqlite3.connect(
             name,
             timeout=busy_timeout,
-            isolation_level=None,
+            isolation_level=_BY_ITSELF,
             check_same_thread=False,
             uri=True,
             factory=_Connection,
@@ -378,7 +386,11 @@ class _Session:
             raise
         finally:
             self.connection.guarded = False
+            self.connection.isolation_level = _BY_ITSELF
 
     def _authorize(self, action: int, first: str | None, *details: object) -> int:
+        if not self.connection.guarded:
+            return sqlite3.SQLITE_OK
         denied = action in _TRANSACTION_CONTROL or (action == sqlite3.SQLITE_PRAGMA and first in _GUARDS)
-        return sqlite3.SQLITE_DENY if self.connection.guarded and denied else sqlite3.SQLITE_OK
+        # Where SQLite has rolled the transaction back, what comes next would be committed alone.
+        return sqlite3.SQLITE_DENY if denied or not self.connection.in_transaction else sqlite3.SQLITE_OK
