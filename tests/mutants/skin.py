@@ -1204,6 +1204,13 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_views.py",),
     ),
     Mutant(
+        "a commit that the database refuses ends the view",
+        "waltz_trio.client.sql_view",
+        "            if not applied or self.is_transient(error):\n                raise\n            raise _CommitRefusedError from error\n",
+        "            raise\n",
+        ("tests/trio/test_views.py",),
+    ),
+    Mutant(
         "a view that another version has rebuilt is read",
         "waltz_trio.client.sql_identity",
         "        self._compare(str(row[1]), int(row[2]))\n",

@@ -8,7 +8,7 @@ import os
 import re
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -179,6 +179,31 @@ def test_an_apply_that_lets_statements_commit_themselves_is_refused_and_changes_
         assert session.connection.isolation_level == "DEFERRED"
     assert (view.load_mark(0), ids(view)) == (-1, [])
     view.close()
+
+
+def test_a_constraint_that_fails_at_the_commit_names_its_transaction(tmp_path: Path) -> None:
+    schema = """
+    PRAGMA foreign_keys = ON; CREATE TABLE IF NOT EXISTS parent (id INTEGER PRIMARY KEY);
+    CREATE TABLE IF NOT EXISTS child (id INTEGER, parent INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)
+    """
+
+    def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+        db.execute("INSERT INTO child VALUES (?, ?)", (txn.id, 7 if txn.id == 2 else None))
+
+    def apply_many(txns: Sequence[waltz.Transaction], db: sqlite3.Cursor) -> None:
+        for txn in txns:
+            apply(txn, db)
+
+    for many in (None, apply_many):
+        view = waltz.SqliteView(tmp_path / f"{many is None}.db", apply, apply_many=many, schema=schema)
+        view.load_mark(0)
+        with pytest.raises(waltz.ApplyError) as failed:
+            view.commit(batch(0, 3))
+        assert (failed.value.transaction.id, type(failed.value.__cause__)) == (2, sqlite3.IntegrityError)
+        assert view.load_mark(0) == 1
+        assert view.commit(batch(0, 1)) == 1
+        assert view.read(0, lambda db: db.execute("SELECT id FROM child").fetchall(), ()) == ([(0,), (1,)], 1)
+        view.close()
 
 
 def test_what_another_member_applied_is_not_applied_again(tmp_path: Path) -> None:

@@ -557,6 +557,28 @@ def test_a_procedure_that_ends_the_transaction_is_named_and_not_passed_over(mari
     view.close()
 
 
+def test_a_constraint_that_fails_at_the_commit_names_its_transaction(postgres: PostgresServer) -> None:
+    """Elsewhere than in PostgreSQL and SQLite none is looked at so late."""
+    parent = "CREATE TABLE IF NOT EXISTS parent (id INTEGER PRIMARY KEY)"
+    child = (
+        "CREATE TABLE IF NOT EXISTS child (id INTEGER, parent INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)"
+    )
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        db.execute("INSERT INTO child VALUES (%s, %s)", (txn.id, 7 if txn.id == 2 else None))
+
+    name = postgres.new_database()
+    view = waltz.PostgresView(postgres.conninfo(name), apply, schema=f"{parent}; {child}")
+    view.load_mark(0)
+    with pytest.raises(waltz.ApplyError) as failed:
+        view.commit(transactions(0, 3))
+    assert failed.value.transaction.id == 2
+    assert isinstance(failed.value.__cause__, psycopg.errors.ForeignKeyViolation)
+    assert view.load_mark(0) == 1
+    assert postgres.execute(name, "SELECT id FROM child") == [(0,), (1,)]
+    view.close()
+
+
 # ---- statements that are sent without waiting ----------------------------------------------------------------------
 
 

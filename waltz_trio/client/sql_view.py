@@ -95,6 +95,10 @@ def _check_names(schema: str, table: str, name: str | None) -> None:
         raise ConfigError(f"{table!r} cannot be the name of a table")
 
 
+class _CommitRefusedError(Exception):
+    """The database takes all statements of a batch, and does not commit them; `__cause__` says why."""
+
+
 class SqlView(SqlDatabase[C]):
     """A view in an SQL database."""
 
@@ -229,10 +233,21 @@ class SqlView(SqlDatabase[C]):
 
         Where the condition fails, another process has applied some or all of the batch, or the database was
         put back: then nothing is applied (0.13.2 would skip every later transaction without a word).
+
+        A constraint that is looked at with COMMIT alone does not say which transaction breaks it: then each is
+        committed by itself, and those before it stay.
         """
-        if len(batch) == 1:
-            return self._commit(batch, together=False)
-        return self._together_first(lambda together: self._commit(batch, together))
+        try:
+            if len(batch) == 1:
+                return self._commit(batch, together=False)
+            return self._together_first(lambda together: self._commit(batch, together))
+        except _CommitRefusedError as refused:
+            if len(batch) == 1:
+                raise ApplyError(batch.transactions[0]) from refused.__cause__
+        mark = batch.first_id - 1
+        for transaction in batch:
+            mark = self.commit(Batch(batch.partition, (transaction,)))
+        return mark
 
     def read(
         self, partition: int, decide: Callable[Concatenate[C, ...], Any] | Callable[[C], Any], args: tuple[Any, ...]
@@ -295,6 +310,21 @@ class SqlView(SqlDatabase[C]):
         return result
 
     def _commit(self, batch: Batch, together: bool) -> int:
+        applied = False
+
+        def done() -> None:
+            nonlocal applied
+            applied = True
+
+        try:
+            return self._apply_batch(batch, together, done)
+        except self._errors as error:
+            if not applied or self.is_transient(error):
+                raise
+            raise _CommitRefusedError from error
+
+    def _apply_batch(self, batch: Batch, together: bool, done: Callable[[], None]) -> int:
+        """Calls `done` before it commits."""
         partition, expected = batch.partition, batch.first_id - 1
         with self._session(partition, expected) as session, session.transaction() as cursor:
             move = "UPDATE {table} SET HIGH_WATER_MARK = ? WHERE PARTITION_ID = ? AND HIGH_WATER_MARK = ?"
@@ -315,6 +345,7 @@ class SqlView(SqlDatabase[C]):
                 self._apply_run(to_apply(batch, expected), cursor, rows, together)
             self._store_keys(cursor, partition, expected, batch.last_id, rows)
             self._check_marks(cursor, {partition: batch.last_id})
+            done()
         self._marks[partition] = batch.last_id
         return batch.last_id
 
