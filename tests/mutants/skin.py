@@ -1211,6 +1211,20 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_views.py",),
     ),
     Mutant(
+        "the rows of the view itself are what apply makes of rows",
+        "waltz_trio.client.sqlite_view",
+        "            self.connection.row_factory, self.connection.text_factory = None, str\n",
+        "",
+        ("tests/trio/test_views.py",),
+    ),
+    Mutant(
+        "a key is looked for with the rows that decide has chosen",
+        "waltz_trio.client.sqlite_view",
+        "text_factory, connection.text_factory = connection.text_factory, str",
+        "text_factory = connection.text_factory",
+        ("tests/trio/test_views.py",),
+    ),
+    Mutant(
         "a view that another version has rebuilt is read",
         "waltz_trio.client.sql_identity",
         "        self._compare(str(row[1]), int(row[2]))\n",
@@ -1473,7 +1487,7 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "what is read halfway keeps its snapshot",
         "waltz_trio.client.sqlite_view",
-        "        for each in (self._main, *(self._reading or ())):\n            with contextlib.suppress(sqlite3.Error):\n                each.close()\n",
+        "        for each in (*self._lent, *(self._reading or ())):\n            with contextlib.suppress(sqlite3.Error):\n                each.close()\n",
         "",
         ("tests/trio/test_views.py",),
     ),

@@ -206,6 +206,42 @@ def test_a_constraint_that_fails_at_the_commit_names_its_transaction(tmp_path: P
         view.close()
 
 
+def test_what_the_application_makes_of_rows_and_texts_is_its_own(tmp_path: Path) -> None:
+    """The view reads its marks, its identity and its keys on the same connection."""
+
+    def by_name(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
+        return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
+
+    def other_rows(db: sqlite3.Cursor) -> None:
+        db.row_factory = by_name
+        db.connection.row_factory = by_name
+        db.connection.text_factory = bytes
+        assert db.execute("SELECT 'a' AS b").fetchone() == {"b": b"a"}
+        assert db.connection.execute("SELECT 'a' AS b").fetchone() == {"b": b"a"}
+
+    def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+        other_rows(db)
+        note(txn, db)
+
+    def decide(db: sqlite3.Cursor) -> Any:
+        other_rows(db)
+        entry = view.find_key(db, 0, "1")
+        assert db.execute("SELECT 'a' AS b").fetchone() == {"b": b"a"}
+        return entry
+
+    keys = waltz.Keys(lambda txn: waltz.Key(str(txn.id), txn.id))
+    view = sqlite_view(tmp_path, apply, keys=keys)
+    assert view.load_mark(0) == -1
+    assert view.commit(batch(0, 2)) == 2
+    assert view.commit(batch(3, 3)) == 3
+    for _ in range(2):
+        entry, mark = view.read(0, decide, ())
+        assert (entry.transaction_id, mark) == (1, 3)
+    assert view.catch_up({0: 5}, lambda partition, mark: batch(mark + 1, 5)) == {0: 3}
+    assert ids(view) == [0, 1, 2, 3, 4, 5]
+    view.close()
+
+
 def test_what_another_member_applied_is_not_applied_again(tmp_path: Path) -> None:
     one, other = sqlite_view(tmp_path), sqlite_view(tmp_path)
     one.load_mark(0)

@@ -1035,6 +1035,50 @@ def test_members_share_keys_and_who_keeps_none_is_refused_or_noticed(place: Plac
     rebuilt.close()
 
 
+def test_what_the_application_makes_of_rows_is_its_own(place: Place) -> None:
+    """The view reads its marks, its identity and its keys on the same connection."""
+    kinds: list[type] = []
+
+    def other_rows(db: Any) -> None:
+        connection = db.connection
+        if place.kind == "postgres":
+            db.row_factory = connection.row_factory = psycopg.rows.dict_row
+        else:
+            connection.cursorclass = pymysql.cursors.DictCursor
+        cursor = connection.cursor()
+        cursor.execute("SELECT 1 AS number")
+        assert cursor.fetchone() == {"number": 1}
+        plain = connection.cursor() if place.kind == "mysql" else db
+        plain.execute("SELECT id FROM seen")
+        kinds.extend(map(type, plain.fetchall()))
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        other_rows(db)
+        note_sql(txn, db)
+
+    def apply_many(txns: Any, db: Any) -> None:
+        for txn in txns:
+            apply(txn, db)
+
+    def decide(db: Any) -> KeyEntry | None:
+        other_rows(db)
+        entry: KeyEntry | None = view.find_key(db, 0, "b")
+        return entry
+
+    for first, names, many in ((0, "abc", None), (4, "ab", apply_many)):
+        view, last = keyed(place, apply=apply, apply_many=many), first + len(names) - 1
+        view.load_mark(0)
+        for _ in range(2):
+            assert view.commit(with_keys(first, list(names))) == last
+            entry = view.read(0, decide, ())[0]
+            assert entry is not None
+            assert entry.transaction_id == 1
+        assert view.catch_up({0: last + 1}, lambda partition, mark: with_keys(mark + 1, ["d"])) == {0: last}
+        assert ids(view) == list(range(last + 2))
+        view.close()
+    assert set(kinds) == {dict}
+
+
 # ---- what cannot be used -------------------------------------------------------------------------------------------
 
 

@@ -256,15 +256,23 @@ class MySqlSession:
             connection.commit()
 
     @contextlib.contextmanager
-    def foreign(self, deferred: bool = False) -> Iterator[None]:
+    def foreign(self, deferred: bool = False) -> Iterator[pymysql.cursors.Cursor]:
         """The application's code runs."""
         connection = self._connection
-        connection.guarded = True
-        try:
-            with connection.deferred() if deferred and connection.can_defer else contextlib.nullcontext():
-                yield
-        finally:
-            connection.guarded = False
+        with plain_cursor(connection) as theirs:
+            connection.guarded = True
+            try:
+                with connection.deferred() if deferred and connection.can_defer else contextlib.nullcontext():
+                    yield theirs
+            finally:
+                connection.guarded = False
+                connection.cursorclass = Cursor
+
+
+def plain_cursor(connection: Any) -> pymysql.cursors.Cursor:
+    """One whose rows are tuples."""
+    cursor: pymysql.cursors.Cursor = Cursor(connection)
+    return cursor
 
 
 def check_open(cursor: Any) -> None:

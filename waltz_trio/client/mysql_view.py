@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -203,6 +204,9 @@ class MySqlView(SqlView["Cursor"]):
 
     def _check_open(self, cursor: Cursor) -> None:
         self._driver.check_open(cursor)
+
+    def _own(self, theirs: Any) -> AbstractContextManager[Cursor]:
+        return nullcontext(self._driver.plain_cursor(theirs.connection))
 
     def _passes(self, error: Exception) -> bool:
         return self._driver.passes(error)

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import psycopg
 from psycopg import pq
+from psycopg.rows import tuple_row
 
 from waltz_core.base.errors import ConfigError
 from waltz_trio.client.sql_sessions import CLOSED, TransactionLostError
@@ -238,9 +239,7 @@ class PostgresSession:
         connection = self._connection
         connection.execute(self._begin)
         try:
-            cursor = connection.cursor()
-            assert isinstance(cursor, Cursor)
-            yield cursor
+            yield plain_cursor(connection)
         except BaseException:
             self._roll_back()
             raise
@@ -256,17 +255,25 @@ class PostgresSession:
             self._connection.execute("ROLLBACK")
 
     @contextlib.contextmanager
-    def foreign(self, deferred: bool = False) -> Iterator[None]:
+    def foreign(self, deferred: bool = False) -> Iterator[Cursor]:
         """The application's code runs."""
         connection = self._connection
+        theirs = plain_cursor(connection)
         try:
             if deferred and _CAN_GATHER:
                 connection._pipeline = _Gathered(connection)  # which `pipeline` enters then
             with connection.pipeline() if deferred else contextlib.nullcontext() as connection.pipelined:
                 connection.guarded = True
-                yield
+                yield theirs
         finally:
             connection.guarded, connection.pipelined = False, None
+            connection.row_factory, connection.cursor_factory = tuple_row, Cursor
+
+
+def plain_cursor(connection: _Connection) -> Cursor:
+    """One whose rows are tuples."""
+    with connection._telling_loss():
+        return Cursor(connection, row_factory=tuple_row)
 
 
 def _size_of(command: Any) -> int:

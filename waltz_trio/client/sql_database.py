@@ -115,6 +115,10 @@ class SqlDatabase(ABC, Generic[C]):
         """A new connection, to a database that is this view's."""
 
     @abstractmethod
+    def _own(self, theirs: Any) -> AbstractContextManager[C]:
+        """A cursor of ours beside one of the application's, which may make rows of another form."""
+
+    @abstractmethod
     def _passes(self, error: Exception) -> bool:
         """Trying again may help against an error of the driver."""
 

@@ -154,9 +154,9 @@ class SqlView(SqlDatabase[C]):
         with self._session() as session, session.transaction() as cursor:
             self._set_marks(cursor, marks)
             self._identity.check(cursor)
-            with session.foreign():
-                load(cursor)
-                self._check_open(cursor)
+            with session.foreign() as theirs:
+                load(theirs)
+                self._check_open(theirs)
             self._check_marks(cursor, marks)
 
     def catch_up(self, cut: Mapping[int, int], read: Callable[[int, int], Iterable[Transaction]]) -> dict[int, int]:
@@ -200,7 +200,7 @@ class SqlView(SqlDatabase[C]):
                         f"partition {partition} of {self._where} is at {mark} already, beyond the cut {end}"
                     )
                 rows: list[KeyRow] = []
-                with self._guarded(session, together):
+                with self._guarded(session, together) as theirs:
                     transactions = iter(read(partition, mark) if mark < end else ())
                     while run := list(itertools.islice(transactions, _AT_ONCE)):
                         for transaction in run:
@@ -208,7 +208,7 @@ class SqlView(SqlDatabase[C]):
                                 raise ViewRegressedError(partition, mark, transaction.id - 1)
                             mark = transaction.id
                         run = [each for each in run if each.header != MARKER_HEADER]
-                        self._apply_run(run, cursor, rows, together)
+                        self._apply_run(run, theirs, rows, together)
                         self._key_tables.write(cursor, rows)
                 if mark != end:
                     raise ViewRegressedError(partition, mark, end)
@@ -265,8 +265,8 @@ class SqlView(SqlDatabase[C]):
             if mark is None or mark < expected:
                 raise ViewRegressedError(partition, mark, expected)
             try:
-                with session.foreign():
-                    return decide(cursor, *args), mark
+                with session.foreign() as theirs:
+                    return decide(theirs, *args), mark
             except self._errors as error:
                 if not self._refuses_change(error):
                     raise
@@ -281,7 +281,8 @@ class SqlView(SqlDatabase[C]):
         Raises:
             ViewIdentityError: a program that remembers no keys has moved the mark.
         """
-        mark, key_mark, entry = self._key_tables.find(state, partition, key)
+        with self._own(state) as cursor:
+            mark, key_mark, entry = self._key_tables.find(cursor, partition, key)
         if mark != key_mark:
             raise self._without_keys(partition, mark)
         return entry
@@ -341,15 +342,15 @@ class SqlView(SqlDatabase[C]):
                 expected = stored
                 self._set_marks(cursor, {partition: batch.last_id})
             rows: list[KeyRow] = []
-            with self._guarded(session, together):
-                self._apply_run(to_apply(batch, expected), cursor, rows, together)
+            with self._guarded(session, together) as theirs:
+                self._apply_run(to_apply(batch, expected), theirs, rows, together)
             self._store_keys(cursor, partition, expected, batch.last_id, rows)
             self._check_marks(cursor, {partition: batch.last_id})
             done()
         self._marks[partition] = batch.last_id
         return batch.last_id
 
-    def _guarded(self, session: Session[C], together: bool) -> AbstractContextManager[None]:
+    def _guarded(self, session: Session[C], together: bool) -> AbstractContextManager[C]:
         """The application's code runs; that of `apply_many` chooses for itself how it sends its statements."""
         return session.foreign(deferred=together and self.apply_many is None)
 

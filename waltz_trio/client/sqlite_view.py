@@ -10,6 +10,7 @@ import sqlite3
 import stat
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,6 +102,9 @@ class SqliteView(SqlView[sqlite3.Cursor]):
             raise RuntimeError(CLOSED)
         if not cursor.connection.in_transaction:
             raise RuntimeError(_GIVEN_UP)
+
+    def _own(self, theirs: sqlite3.Cursor) -> AbstractContextManager[sqlite3.Cursor]:
+        return _plain(theirs.connection)
 
     def _passes(self, error: Exception) -> bool:
         if not isinstance(error, sqlite3.OperationalError):
@@ -285,7 +289,7 @@ class _Connection(sqlite3.Connection):
     """Knows what reads from it."""
 
     guarded = False  # the application's code runs
-    _main: _Cursor  # what the transaction was begun with; the others are few
+    _lent: list[_Cursor]  # what the transaction was begun with, and what the application got; the others are few
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._reading: weakref.WeakSet[sqlite3.Cursor | sqlite3.Blob] = weakref.WeakSet()
@@ -322,8 +326,14 @@ class _Connection(sqlite3.Connection):
     def begin(self, how: str) -> _Cursor:
         """Begin a transaction; gives a cursor for it."""
         super().execute(f"{how} {_OURS}")
-        self._main = super().cursor(_Cursor)
-        return self._main
+        self._lent = []
+        return self.lend()
+
+    def lend(self) -> _Cursor:
+        """A cursor until the end of the transaction."""
+        cursor = super().cursor(_Cursor)
+        self._lent.append(cursor)
+        return cursor
 
     def end(self, how: str) -> None:
         """End a transaction, and what reads in it.
@@ -331,10 +341,22 @@ class _Connection(sqlite3.Connection):
         A SELECT that is half read keeps its snapshot beyond COMMIT and ROLLBACK, and transactions that begin
         meanwhile have the same: its cursor may live on in a result, or in the traceback of an error.
         """
-        for each in (self._main, *(self._reading or ())):
+        for each in (*self._lent, *(self._reading or ())):
             with contextlib.suppress(sqlite3.Error):
                 each.close()
         super().execute(f"{how} {_OURS}")
+
+
+@contextlib.contextmanager
+def _plain(connection: sqlite3.Connection) -> Iterator[sqlite3.Cursor]:
+    """A cursor whose rows are tuples, and whose texts are texts."""
+    text_factory, connection.text_factory = connection.text_factory, str
+    cursor = sqlite3.Cursor(connection)
+    try:
+        yield cursor
+    finally:
+        cursor.close()
+        connection.text_factory = text_factory
 
 
 class _Session:
@@ -375,11 +397,12 @@ class _Session:
             self.connection.end("COMMIT")
 
     @contextlib.contextmanager
-    def foreign(self, deferred: bool = False) -> Iterator[None]:
+    def foreign(self, deferred: bool = False) -> Iterator[sqlite3.Cursor]:
         """The application's code runs: it may change data, not transactions."""
+        theirs = self.connection.lend()
         self.connection.guarded = True
         try:
-            yield
+            yield theirs
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_AUTH and str(error) == _NOT_AUTHORIZED:
                 raise sqlite3.DatabaseError(f"{error}: {_WHY_NOT}") from error
@@ -387,6 +410,7 @@ class _Session:
         finally:
             self.connection.guarded = False
             self.connection.isolation_level = _BY_ITSELF
+            self.connection.row_factory, self.connection.text_factory = None, str
 
     def _authorize(self, action: int, first: str | None, *details: object) -> int:
         if not self.connection.guarded:
