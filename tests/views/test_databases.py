@@ -1035,6 +1035,15 @@ def test_members_share_keys_and_who_keeps_none_is_refused_or_noticed(place: Plac
     rebuilt.close()
 
 
+@pytest.mark.parametrize(("seconds", "limit"), [(0, "1ms"), (0.0005, "1ms"), (0.25, "250ms")])
+def test_no_patience_is_not_patience_without_end(postgres: PostgresServer, seconds: float, limit: str) -> None:
+    """To PostgreSQL a limit of 0 is none."""
+    view = waltz.PostgresView(postgres.conninfo(postgres.new_database()), note_sql, busy_timeout=seconds)
+    view.load_mark(0)
+    assert view.read(0, lambda db: db.execute("SHOW lock_timeout").fetchone(), ())[0] == (limit,)
+    view.close()
+
+
 def test_what_the_application_makes_of_rows_is_its_own(place: Place) -> None:
     """The view reads its marks, its identity and its keys on the same connection."""
     kinds: list[type] = []

@@ -220,7 +220,7 @@ class PostgresSession:
             "SELECT set_config('lock_timeout', %s, false), set_config('synchronous_commit', CASE "
             "WHEN current_setting('synchronous_commit') = 'off' THEN 'on' "
             "ELSE current_setting('synchronous_commit') END, false)",
-            (str(int(lock_timeout * 1000)),),
+            (str(max(1, int(lock_timeout * 1000))),),  # 0 would be no limit
         )
 
     @property
