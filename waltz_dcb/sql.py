@@ -37,6 +37,7 @@ _MYSQL = """
 CREATE TABLE IF NOT EXISTS dcb_event (position BIGINT PRIMARY KEY, type_hash BINARY(32) NOT NULL, type LONGBLOB NOT NULL, data LONGBLOB NOT NULL, tags LONGBLOB NOT NULL, INDEX (type_hash, position)) ENGINE = InnoDB;
 CREATE TABLE IF NOT EXISTS dcb_tag (tag_hash BINARY(32) NOT NULL, position BIGINT NOT NULL, PRIMARY KEY (tag_hash, position)) ENGINE = InnoDB
 """  # noqa: E501  # as it is read
+_VALUES = ("type", "data", "tags")
 
 
 @record
@@ -46,6 +47,7 @@ class Dialect:
     schema: str
     parameter: str
     hashed: bool
+    piece: int | None = None  # bytes of a value in one statement
 
     def indexed(self, text: str) -> str | bytes:
         """What a type or a tag is found by."""
@@ -72,22 +74,48 @@ class Dialect:
         """Keep the events of transactions."""
         events: list[tuple[Any, ...]] = []
         tags: list[tuple[str | bytes, int]] = []
+        rest: list[tuple[str, Any, int]] = []
         for sequenced in itertools.chain.from_iterable(map(events_of, transactions)):
             event, position = sequenced.event, sequenced.position
             found_by = [self.indexed(event.type)] if self.hashed else []
             its_tags = sorted(event.tags)
             kept = (self.stored(event.type), event.data, self.stored(json.dumps(its_tags)))
-            events.append((position, *found_by, *kept))
+            first = tuple(value[: self.piece] for value in kept)
+            events.append((position, *found_by, *first))
+            rest += [
+                (column, value, position)
+                for column, value, begun in zip(_VALUES, kept, first, strict=True)
+                if len(begun) < len(value)
+            ]
             tags += [(self.indexed(tag), position) for tag in its_tags]
         for table, rows in (("dcb_event", events), ("dcb_tag", tags)):
             if rows:
                 places = ", ".join([self.parameter] * len(rows[0]))
                 cursor.executemany(f"INSERT INTO {table} VALUES ({places})", rows)
+        for column, value, position in rest:
+            self._lengthen(cursor, column, value, position)
+
+    def _lengthen(self, cursor: Any, column: str, value: bytes, position: int) -> None:
+        """Add what is behind the first piece of a value.
+
+        Raises:
+            ValueError: the server does not make one of them.
+        """
+        assert self.piece is not None
+        for at in range(self.piece, len(value), self.piece):
+            longer = f"UPDATE dcb_event SET {column} = CONCAT({column}, UNHEX(?)) WHERE position = ?"
+            self.run(cursor, longer, value[at : at + self.piece].hex(), position)
+        (size,) = self.run(cursor, f"SELECT LENGTH({column}) FROM dcb_event WHERE position = ?", position).fetchone()
+        if size != len(value):
+            raise ValueError(
+                f"the server keeps no {column} of {len(value)} bytes: its max_allowed_packet must be as large as the "
+                "largest payload (server.payloadSizeMax)"
+            )
 
 
 SQLITE = Dialect(_SQLITE, "?", False)
 POSTGRES = Dialect(_POSTGRES, "%s", True)
-MYSQL = Dialect(_MYSQL, "%s", True)
+MYSQL = Dialect(_MYSQL, "%s", True, 1 << 20)  # a statement writes bytes as up to twice as many
 
 
 class SqlEvents:

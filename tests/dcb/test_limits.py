@@ -3,6 +3,7 @@
 # ruff: noqa: SIM117 - what leaves a block is exactly what is tested
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import waltz_dcb
 import waltz_trio
 from tests.dcb.conftest import VIEWS, view_maker
 from tests.trio.small_cluster import small_cluster
+from waltz_core.base.ids import ReqId
 from waltz_dcb import AppendCondition, ConditionFailedError, Event, EventStore, Query, QueryItem
+from waltz_dcb.events import HEADER, PAYLOAD, payload_of
 
 
 def many(count: int, name: str) -> list[str]:
@@ -64,3 +67,19 @@ async def test_events_with_more_types_and_tags_than_an_append_has_locks_are_refu
     with pytest.raises(ValueError, match=r"more than 10000 locks in one append .*: these events take 10002, one for"):
         await store.append(events)
     assert await store.append(events[:999]) == 998
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_the_largest_payload_is_kept_by_every_view(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """MySQL's statements write bytes as up to twice as many, and none is larger than `max_allowed_packet`."""
+    large = Event("A", bytes(6 << 20) + random.Random(1).randbytes((6 << 20) - 100), ["a", "b"])
+    others = [Event("B" * (3 << 20), b"b" * (3 << 20), ["c" * (3 << 20)]), Event("C", b"c", ["c"])]
+    payloads = [PAYLOAD.dumps(payload_of(events)) for events in ([large], others)]
+    assert (16 << 20) - 1000 < len(payloads[0]) <= 16 << 20
+    view = view_maker(kind, request, tmp_path)()
+    view.load_mark(0)
+    made = (waltz_trio.Transaction(0, at, HEADER, ReqId(bytes(16)), data) for at, data in enumerate(payloads))
+    assert view.commit(waltz_trio.Batch(0, tuple(made))) == 1
+    kept, _ = view.read(0, lambda events: events.find(Query.all(), -1, None, False), ())
+    assert [each.event for each in kept] == [large, *others]
+    view.close()

@@ -1010,7 +1010,7 @@ AIMED: tuple[Mutant, ...] = (
         "waltz_trio.client.sql_view",
         "            self._check_marks(cursor, {partition: batch.last_id})\n",
         "",
-        _DATABASES,
+        _VIEWS,
     ),
     Mutant(
         "an older version commits while it is being replaced",

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 import waltz_trio as waltz
 from tests.trio.small_cluster import small_cluster
@@ -140,3 +141,24 @@ async def test_a_cancelled_submit_that_waits_for_its_decide_says_so(tmp_path: Pa
                     await trio.to_thread.run_sync(begun.wait)
                     nursery.cancel_scope.cancel()
     assert said.is_set()
+
+
+async def test_functions_that_hang_hold_up_neither_name_look_ups_nor_what_is_applied(tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def hang(db: sqlite3.Cursor) -> None:
+        over.wait(60)
+
+    view = waltz.SqliteView(tmp_path / "view.db", note)
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(view, [0]) as app, trio.open_nursery() as nursery:
+            try:
+                for _ in range(trio.to_thread.current_default_thread_limiter().total_tokens + 10):
+                    nursery.start_soon(functools.partial(app.read, hang, partition=0))
+                await trio.testing.wait_all_tasks_blocked(0.1)
+                with trio.fail_after(20):
+                    await trio.socket.getaddrinfo("localhost", 80)
+                    receipt = await client.append(0, waltz.Append(b"x"))
+                    await app.caught_up(0, to=receipt.transaction_id)
+            finally:
+                over.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -427,3 +428,24 @@ def test_what_cannot_tell_keys_is_refused() -> None:
         waltz.Keys(key_of, window=0)
     with pytest.raises(TypeError, match="gives a Key or None, found 'a'"):
         waltz.Keys(lambda txn: "a").of(batch(0, ["a"]).transactions[0])  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_transaction_whose_request_is_too_long_to_be_hashed_is_named(tmp_path: Path, kind: str) -> None:
+    """It came from somebody who did not ask this program first."""
+
+    def huge(txn: waltz.Transaction) -> waltz.Key:
+        return waltz.Key(f"order-{txn.id}", Decimal("1E+999999999") if txn.id == 1 else Decimal(1))
+
+    keys = waltz.Keys(huge)
+    view: Any
+    if kind == "memory":
+        view = waltz.DictView(lambda txn, state: None, keys=keys)
+    else:
+        view = waltz.SqliteView(tmp_path / "view.db", lambda txn, db: None, keys=keys)
+    view.load_mark(0)
+    with pytest.raises(waltz.ApplyError) as failed:
+        view.commit(waltz.Batch(0, tuple(waltz.Transaction(0, n, 0, REQ, b"") for n in range(3))))
+    assert failed.value.transaction.id == 1
+    assert "can be written with 4300 digits" in str(failed.value.__cause__)
+    view.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,128 @@ def test_an_interrupted_batch_leaves_nothing_behind_and_its_connection_serves_th
     assert ids(view) == []
     assert view.commit(batch(0, 1)) == 1
     assert ids(view) == [0, 1]
+    view.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT OR ROLLBACK INTO only VALUES (1)",
+        "UPDATE only SET id = 7",  # a trigger's RAISE(ROLLBACK)
+    ],
+)
+def test_behind_a_rollback_of_sqlites_that_apply_caught_nothing_is_committed(tmp_path: Path, statement: str) -> None:
+    schema = f"""
+    {SCHEMA}; CREATE TABLE IF NOT EXISTS only (id INTEGER PRIMARY KEY);
+    CREATE TRIGGER IF NOT EXISTS fixed BEFORE UPDATE ON only BEGIN SELECT RAISE(ROLLBACK, 'fixed'); END
+    """
+    refused: list[int] = []
+
+    def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+        if txn.id < 3:
+            note(txn, db)
+            db.execute("INSERT OR IGNORE INTO only VALUES (1)")
+            return
+        with contextlib.suppress(sqlite3.IntegrityError):
+            db.execute(statement)
+        for _ in range(2):
+            with pytest.raises(sqlite3.DatabaseError, match="not authorized"):  # it is prepared already
+                note(txn, db)
+            with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+                db.execute("WITH x AS (SELECT 1) INSERT INTO seen SELECT 0, 9, ''")
+        refused.append(txn.id)
+        with contextlib.suppress(sqlite3.DatabaseError):
+            db.execute("CREATE TABLE other (id INTEGER)")
+
+    view = waltz.SqliteView(tmp_path / "view.db", apply, schema=schema)
+    view.load_mark(0)
+    assert view.commit(batch(0, 2)) == 2
+    with pytest.raises(waltz.ApplyError) as failed:
+        view.commit(batch(3, 3))
+    assert "SQLite has rolled the transaction back" in str(failed.value.__cause__)
+    assert refused == [3]
+    assert (view.load_mark(0), ids(view)) == (2, [0, 1, 2])
+    assert view.read(
+        0, lambda db: db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'other'").fetchone(), ()
+    )[0] == (0,)
+    view.close()
+
+
+def test_an_apply_that_lets_statements_commit_themselves_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+        note(txn, db)
+        if txn.id == 1:
+            db.connection.isolation_level = None
+
+    view = sqlite_view(tmp_path, apply)
+    view.load_mark(0)
+    with pytest.raises(waltz.ApplyError):
+        view.commit(batch(0, 1))
+    session: Any
+    with view._session() as session:
+        assert session.connection.isolation_level == "DEFERRED"
+    assert (view.load_mark(0), ids(view)) == (-1, [])
+    view.close()
+
+
+def test_a_constraint_that_fails_at_the_commit_names_its_transaction(tmp_path: Path) -> None:
+    schema = """
+    PRAGMA foreign_keys = ON; CREATE TABLE IF NOT EXISTS parent (id INTEGER PRIMARY KEY);
+    CREATE TABLE IF NOT EXISTS child (id INTEGER, parent INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)
+    """
+
+    def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+        db.execute("INSERT INTO child VALUES (?, ?)", (txn.id, 7 if txn.id == 2 else None))
+
+    def apply_many(txns: Sequence[waltz.Transaction], db: sqlite3.Cursor) -> None:
+        for txn in txns:
+            apply(txn, db)
+
+    for many in (None, apply_many):
+        view = waltz.SqliteView(tmp_path / f"{many is None}.db", apply, apply_many=many, schema=schema)
+        view.load_mark(0)
+        with pytest.raises(waltz.ApplyError) as failed:
+            view.commit(batch(0, 3))
+        assert (failed.value.transaction.id, type(failed.value.__cause__)) == (2, sqlite3.IntegrityError)
+        assert view.load_mark(0) == 1
+        assert view.commit(batch(0, 1)) == 1
+        assert view.read(0, lambda db: db.execute("SELECT id FROM child").fetchall(), ()) == ([(0,), (1,)], 1)
+        view.close()
+
+
+def test_what_the_application_makes_of_rows_and_texts_is_its_own(tmp_path: Path) -> None:
+    """The view reads its marks, its identity and its keys on the same connection."""
+
+    def by_name(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
+        return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
+
+    def other_rows(db: sqlite3.Cursor) -> None:
+        db.row_factory = by_name
+        db.connection.row_factory = by_name
+        db.connection.text_factory = bytes
+        assert db.execute("SELECT 'a' AS b").fetchone() == {"b": b"a"}
+        assert db.connection.execute("SELECT 'a' AS b").fetchone() == {"b": b"a"}
+
+    def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+        other_rows(db)
+        note(txn, db)
+
+    def decide(db: sqlite3.Cursor) -> Any:
+        other_rows(db)
+        entry = view.find_key(db, 0, "1")
+        assert db.execute("SELECT 'a' AS b").fetchone() == {"b": b"a"}
+        return entry
+
+    keys = waltz.Keys(lambda txn: waltz.Key(str(txn.id), txn.id))
+    view = sqlite_view(tmp_path, apply, keys=keys)
+    assert view.load_mark(0) == -1
+    assert view.commit(batch(0, 2)) == 2
+    assert view.commit(batch(3, 3)) == 3
+    for _ in range(2):
+        entry, mark = view.read(0, decide, ())
+        assert (entry.transaction_id, mark) == (1, 3)
+    assert view.catch_up({0: 5}, lambda partition, mark: batch(mark + 1, 5)) == {0: 3}
+    assert ids(view) == [0, 1, 2, 3, 4, 5]
     view.close()
 
 
@@ -608,8 +731,12 @@ def test_a_new_version_is_refused_or_makes_the_view_anew(tmp_path: Path) -> None
     assert ids(new) == []
     with pytest.raises(waltz.ViewIdentityError, match="while this view was running"):
         old.commit(batch(3, 3))
-    old.close()
+    with pytest.raises(waltz.ViewIdentityError):
+        ids(old)
     assert new.commit(batch(0, 3)) == 3
+    with pytest.raises(waltz.ViewIdentityError, match="while this view was running"):
+        ids(old)
+    old.close()
     new.close()
     again = waltz.SqliteView(path, note_all, schema=MORE, name=old.name, version=2, rebuild=True)
     assert again.load_mark(0) == 3, "it is rebuilt once"

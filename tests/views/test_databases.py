@@ -436,6 +436,149 @@ def test_a_deadlock_that_apply_catches_is_not_committed_halfway(place: Place) ->
     view.close()
 
 
+def test_a_deadlock_that_apply_catches_is_noticed_where_another_member_has_applied_the_batch(
+    maria: MariaServer,
+) -> None:
+    """The mark is where this member had put it, and says nothing."""
+    name = maria.new_database()
+    place = Place("mysql", maria, name, maria.options(name), f"{MYSQL_SCHEMA}; {COUNTERS}")
+
+    def count(txn: waltz.Transaction, db: Any) -> None:
+        db.execute("UPDATE counters SET n = n + 1 WHERE id = 3")
+
+    view, member = place.view(count, busy_timeout=20.0), place.view(count, busy_timeout=20.0)
+    assert view.load_mark(0) == member.load_mark(0) == -1
+    place.execute("INSERT INTO counters VALUES (1, 0), (2, 0), (3, 0), " + ", ".join(f"({n}, 0)" for n in range(9, 99)))
+    other = pymysql.connect(**place.where)
+    theirs = other.cursor()
+    theirs.execute("UPDATE counters SET n = 1 WHERE id >= 9 OR id = 1")  # the smaller transaction is given up
+    caught = []
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        db.execute("UPDATE counters SET n = 2 WHERE id = 2")
+        thread = threading.Thread(target=theirs.execute, args=("UPDATE counters SET n = 1 WHERE id = 2",))
+        until_waits(place, thread, threading.Event())
+        try:
+            db.execute("UPDATE counters SET n = 2 WHERE id = 1")
+        except pymysql.err.OperationalError as error:
+            caught.append(error.args[0])
+        thread.join()
+        other.rollback()
+        assert member.commit(transactions(0, 0)) == 0
+        count(txn, db)
+
+    view._apply = apply
+    with pytest.raises(TransactionLostError) as lost:
+        view.commit(transactions(0, 0))
+    assert (caught, view.is_transient(lost.value)) == ([1213], True)
+    view._apply = count
+    assert view.commit(transactions(0, 0)) == 0
+    assert place.execute("SELECT n FROM counters WHERE id = 3") == [(1,)]
+    for each in (other, view, member):
+        each.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SET @@autocommit = 1",
+        "SET @@session.foreign_key_checks = 0",
+        "SET @a = 1, autocommit = 1",
+        "SET @a := f(1, 2), @b = 'it\\'s, 1', SESSION foreign_key_checks = 0",
+        "SET @a = 1 /*!, autocommit = 1 */",
+        "SET @a = 1 -- one\n, NAMES latin1",
+    ],
+)
+def test_what_sets_variables_of_the_session_is_refused(maria: MariaServer, statement: str) -> None:
+    name = maria.new_database()
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        db.execute(statement)
+
+    view = waltz.MySqlView(maria.options(name), apply, schema=MYSQL_SCHEMA)
+    view.load_mark(0)
+    with pytest.raises(waltz.ApplyError) as failed:
+        view.commit(transactions(0, 0))
+    assert "only the view begins and ends its transactions and changes its session" in str(failed.value.__cause__)
+    view.close()
+
+
+def test_variables_of_the_applications_own_are_its_own(maria: MariaServer) -> None:
+    name = maria.new_database()
+    seen = []
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        db.execute(
+            "SET @a = %s, @`b c` := (SELECT concat(1, ',', 2)) /* , autocommit = 1 */, @d = %s", ("x', y = '1", 3)
+        )
+        db.execute("SELECT @a, @`b c`, @d")
+        seen.append(db.fetchone())
+
+    view = waltz.MySqlView(maria.options(name), apply, schema=MYSQL_SCHEMA)
+    view.load_mark(0)
+    view.commit(transactions(0, 0))
+    assert seen == [("x', y = '1", "1,2", 3)]
+    view.close()
+
+
+def test_a_procedure_that_ends_the_transaction_is_named_and_not_passed_over(maria: MariaServer) -> None:
+    """Its COMMIT may have committed the mark too, so that the next attempt finds nothing left to do."""
+    name = maria.new_database()
+    maria.execute(name, "CREATE PROCEDURE good(IN n INTEGER) BEGIN SELECT n; SELECT n + 1; END")
+    maria.execute(name, "CREATE PROCEDURE bad() BEGIN COMMIT; SELECT 1; END")
+    seen = []
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        note_sql(txn, db)
+        db.callproc("good", (txn.id,))
+        seen.append(db.fetchall())
+        assert db.nextset()
+        seen.append(db.fetchall())
+        if txn.id == 5:
+            db.execute("CALL bad()")
+
+    view = waltz.MySqlView(maria.options(name), apply, schema=MYSQL_SCHEMA)
+    view.load_mark(0)
+    assert view.commit(transactions(0, 2)) == 2
+    assert seen == [((n + m,),) for n in range(3) for m in range(2)]
+    assert ids(view) == [0, 1, 2]
+    with pytest.raises(waltz.ApplyError) as failed:
+        view.commit(transactions(3, 6))
+    assert failed.value.transaction.id == 5
+    assert "a procedure that was called has ended the transaction" in str(failed.value.__cause__)
+    assert isinstance(failed.value.__cause__, RuntimeError)
+
+    def change(db: Any) -> None:
+        db.execute("CALL bad()")
+        note_sql(transactions(9, 9).transactions[0], db)
+
+    with pytest.raises(waltz.StateReadOnlyError, match="return an Append"):
+        view.read(0, change, ())
+    view.close()
+
+
+def test_a_constraint_that_fails_at_the_commit_names_its_transaction(postgres: PostgresServer) -> None:
+    """Elsewhere than in PostgreSQL and SQLite none is looked at so late."""
+    parent = "CREATE TABLE IF NOT EXISTS parent (id INTEGER PRIMARY KEY)"
+    child = (
+        "CREATE TABLE IF NOT EXISTS child (id INTEGER, parent INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)"
+    )
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        db.execute("INSERT INTO child VALUES (%s, %s)", (txn.id, 7 if txn.id == 2 else None))
+
+    name = postgres.new_database()
+    view = waltz.PostgresView(postgres.conninfo(name), apply, schema=f"{parent}; {child}")
+    view.load_mark(0)
+    with pytest.raises(waltz.ApplyError) as failed:
+        view.commit(transactions(0, 3))
+    assert failed.value.transaction.id == 2
+    assert isinstance(failed.value.__cause__, psycopg.errors.ForeignKeyViolation)
+    assert view.load_mark(0) == 1
+    assert postgres.execute(name, "SELECT id FROM child") == [(0,), (1,)]
+    view.close()
+
+
 # ---- statements that are sent without waiting ----------------------------------------------------------------------
 
 
@@ -509,8 +652,12 @@ def test_a_new_version_is_refused_or_makes_the_view_anew(place: Place) -> None:
         old.commit(transactions(3, 3))
     with pytest.raises(waltz.ViewIdentityError):
         old.load_mark(1)
-    old.close()
+    with pytest.raises(waltz.ViewIdentityError):
+        ids(old)
     assert new.commit(transactions(0, 3)) == 3
+    with pytest.raises(waltz.ViewIdentityError, match="while this view was running"):
+        ids(old)
+    old.close()
     new.close()
     again = place.view(note_all, schema=schema, version=2, rebuild=True)
     assert (again.load_mark(0), ids(again)) == (3, [0, 1, 2, 3]), "it is rebuilt once"
@@ -519,6 +666,101 @@ def test_a_new_version_is_refused_or_makes_the_view_anew(place: Place) -> None:
     with pytest.raises(waltz.ViewIdentityError, match="a newer version is in use"):
         late.load_mark(0)
     late.close()
+
+
+def rebuilding(place: Place) -> tuple[Any, threading.Thread, threading.Event]:
+    """A newer version, the thread that has it make the database anew, and what is set once it has."""
+    new = place.view(note_all, schema=f"{place.schema}; {MORE}", version=2, rebuild=True, busy_timeout=60.0)
+    done = threading.Event()
+
+    def run() -> None:
+        new.load_mark(0)
+        done.set()
+
+    return new, threading.Thread(target=run), done
+
+
+def test_a_rebuild_never_shows_its_empty_tables_at_the_mark_of_before(place: Place) -> None:
+    old = place.view()
+    old.load_mark(0)
+    old.commit(transactions(0, 2))
+    new, thread, done = rebuilding(place)
+
+    def decide(db: Any) -> list[int]:
+        until_waits(place, thread, done)
+        return noted_sql(db, 0)
+
+    if place.kind == "postgres":
+        assert old.read(0, decide, ()) == ([0, 1, 2], 2)
+    else:
+        with pytest.raises(pymysql.err.OperationalError, match="Table definition has changed") as changed:
+            old.read(0, decide, ())
+        assert old.is_transient(changed.value)
+    thread.join()
+    with pytest.raises(waltz.ViewIdentityError):
+        ids(old)
+    assert (new.load_mark(0), ids(new)) == (-1, [])
+    old.close()
+    new.close()
+
+
+def test_who_reads_while_a_rebuild_goes_on_waits_for_it(postgres: PostgresServer) -> None:
+    """Its snapshot is of behind the wait: the marks of before it would go with tables of behind it."""
+    name = postgres.new_database()
+    place = Place("postgres", postgres, name, postgres.conninfo(name), POSTGRES_SCHEMA)
+    old = place.view(busy_timeout=60.0)
+    old.load_mark(0)
+    old.commit(transactions(0, 2))
+    assert ids(old) == [0, 1, 2]
+    read: list[Any] = []
+
+    def run() -> None:
+        try:
+            read.append(ids(old))
+        except waltz.ViewIdentityError as error:
+            read.append(error)
+
+    thread = threading.Thread(target=run)
+    new = place.view(version=2, rebuild=True)
+    drop = new._drop
+
+    def drop_while_somebody_reads(cursor: Any, names: Any) -> None:
+        drop(cursor, names)
+        until_waits(place, thread, threading.Event())
+
+    new._drop = drop_while_somebody_reads
+    assert new.load_mark(0) == -1
+    thread.join()
+    assert [type(each) for each in read] == [waltz.ViewIdentityError]
+    old.close()
+    new.close()
+
+
+def test_a_batch_of_a_member_that_is_behind_does_not_slip_in_behind_a_rebuild(place: Place) -> None:
+    """The condition of its first statement matches no row, so that it holds no lock yet."""
+    old, other = place.view(), place.view()
+    assert old.load_mark(0) == other.load_mark(0) == -1
+    other.commit(transactions(0, 4))
+    other.close()
+    new, thread, done = rebuilding(place)
+    mark_of = old._mark
+
+    def mark_after_a_rebuild(*args: Any, **options: Any) -> int | None:
+        if thread.ident is None:
+            until_waits(place, thread, done)
+        mark: int | None = mark_of(*args, **options)
+        return mark
+
+    old._mark = mark_after_a_rebuild
+    if place.kind == "postgres":  # the rebuild waits for its lock on the table
+        assert old.commit(transactions(0, 2)) == 4
+    else:
+        with pytest.raises(waltz.ViewIdentityError, match="while this view was running"):
+            old.commit(transactions(0, 2))
+    thread.join()
+    assert (new.load_mark(0), ids(new)) == (-1, [])
+    old.close()
+    new.close()
 
 
 def test_a_new_version_makes_views_anew_too(place: Place) -> None:
@@ -791,6 +1033,59 @@ def test_members_share_keys_and_who_keeps_none_is_refused_or_noticed(place: Plac
     assert rebuilt.commit(with_keys(0, ["z", "b"])) == 1
     assert [entry and entry.transaction_id for entry in (find(rebuilt, "b"), find(rebuilt, "a"))] == [1, None]
     rebuilt.close()
+
+
+@pytest.mark.parametrize(("seconds", "limit"), [(0, "1ms"), (0.0005, "1ms"), (0.25, "250ms")])
+def test_no_patience_is_not_patience_without_end(postgres: PostgresServer, seconds: float, limit: str) -> None:
+    """To PostgreSQL a limit of 0 is none."""
+    view = waltz.PostgresView(postgres.conninfo(postgres.new_database()), note_sql, busy_timeout=seconds)
+    view.load_mark(0)
+    assert view.read(0, lambda db: db.execute("SHOW lock_timeout").fetchone(), ())[0] == (limit,)
+    view.close()
+
+
+def test_what_the_application_makes_of_rows_is_its_own(place: Place) -> None:
+    """The view reads its marks, its identity and its keys on the same connection."""
+    kinds: list[type] = []
+
+    def other_rows(db: Any) -> None:
+        connection = db.connection
+        if place.kind == "postgres":
+            db.row_factory = connection.row_factory = psycopg.rows.dict_row
+        else:
+            connection.cursorclass = pymysql.cursors.DictCursor
+        cursor = connection.cursor()
+        cursor.execute("SELECT 1 AS number")
+        assert cursor.fetchone() == {"number": 1}
+        plain = connection.cursor() if place.kind == "mysql" else db
+        plain.execute("SELECT id FROM seen")
+        kinds.extend(map(type, plain.fetchall()))
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        other_rows(db)
+        note_sql(txn, db)
+
+    def apply_many(txns: Any, db: Any) -> None:
+        for txn in txns:
+            apply(txn, db)
+
+    def decide(db: Any) -> KeyEntry | None:
+        other_rows(db)
+        entry: KeyEntry | None = view.find_key(db, 0, "b")
+        return entry
+
+    for first, names, many in ((0, "abc", None), (4, "ab", apply_many)):
+        view, last = keyed(place, apply=apply, apply_many=many), first + len(names) - 1
+        view.load_mark(0)
+        for _ in range(2):
+            assert view.commit(with_keys(first, list(names))) == last
+            entry = view.read(0, decide, ())[0]
+            assert entry is not None
+            assert entry.transaction_id == 1
+        assert view.catch_up({0: last + 1}, lambda partition, mark: with_keys(mark + 1, ["d"])) == {0: last}
+        assert ids(view) == list(range(last + 2))
+        view.close()
+    assert set(kinds) == {dict}
 
 
 # ---- what cannot be used -------------------------------------------------------------------------------------------

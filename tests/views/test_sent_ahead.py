@@ -188,6 +188,23 @@ def test_the_rows_of_a_statement_are_a_number_whenever_they_are_asked_for(mariad
     view.close()
 
 
+def test_many_rows_at_once_are_counted_together(mariadb: Place) -> None:
+    seen: list[object] = []
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        assert db.connection.deferring == (txn.id < 4)
+        db.execute("INSERT INTO more VALUES (%s)", (txn.id * 10,))
+        total = db.executemany("UPDATE more SET id = id + 1 WHERE id = %s", [(txn.id * 10,), (txn.id * 10 + 1,), (7,)])
+        seen.append((total, db.rowcount, db.lastrowid))
+
+    view = mariadb.view(apply, schema=MORE)
+    view.load_mark(0)
+    assert view.commit(transactions(0, 3)) == 3
+    assert view.commit(transactions(4, 4)) == 4
+    assert seen == [(2, 2, 0)] * 5
+    view.close()
+
+
 def test_a_batch_whose_connection_broke_is_tried_with_an_answer_to_each_statement(mariadb: Place) -> None:
     ahead: list[bool] = []
     killed: list[int] = []

@@ -34,6 +34,11 @@ KEY_SIZE_MAX = 255
 """Bytes of a key in UTF-8: what every database takes as a primary key."""
 
 
+_DIGITS_WRITTEN = 4_300  # of a whole number: what Python writes
+_DIGITS_CONVERTED = 20_000  # of a decimal; one with more, zeros at its end aside, is no ratio of such numbers
+_TOO_LONG = f"a request holds numbers that can be written with {_DIGITS_WRITTEN} digits, as fractions too"
+
+
 @record
 class KeyEntry:
     """The transaction that carries a key."""
@@ -108,6 +113,7 @@ def request_hash(request: object) -> bytes:
 
     Raises:
         TypeError: something in it has no lasting form.
+        ValueError: a number in it is too long.
     """
     digest = hashlib.sha256()
     _feed(request, digest.update)
@@ -124,9 +130,9 @@ def _feed(value: Any, update: Any) -> None:
     elif isinstance(value, bytes | bytearray | memoryview):
         _sized(b"b", bytes(value), update)
     elif isinstance(value, float | Decimal):
-        update(b"i%d/%d;" % _ratio(value))
+        update(_number(*_ratio(value)))
     elif hasattr(type(value), "__index__"):
-        update(b"i%d/1;" % operator.index(value))
+        update(_number(operator.index(value), 1))
     elif isinstance(value, list | tuple):
         update(b"l%d:" % len(value))
         for item in value:
@@ -144,7 +150,26 @@ def _sized(tag: bytes, data: bytes, update: Any) -> None:
     update(data)
 
 
+def _number(numerator: int, denominator: int) -> bytes:
+    try:
+        return b"i%d/%d;" % (numerator, denominator)
+    except ValueError:
+        raise ValueError(_TOO_LONG) from None
+
+
+def _check_size(value: Decimal) -> None:
+    """Refuse what would be a ratio of numbers too long to write: making it can take hours, and all the memory."""
+    if not value or not value.is_finite():
+        return
+    digits = value.as_tuple().digits
+    many = len(digits) > _DIGITS_CONVERTED and len(bytes(digits).rstrip(b"\0")) > _DIGITS_CONVERTED
+    if many or abs(value.adjusted()) > _DIGITS_WRITTEN:
+        raise ValueError(_TOO_LONG)
+
+
 def _ratio(value: float | Decimal) -> tuple[int, int]:
+    if isinstance(value, Decimal):
+        _check_size(value)
     try:
         return value.as_integer_ratio()
     except (OverflowError, ValueError):

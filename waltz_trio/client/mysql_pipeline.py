@@ -247,6 +247,8 @@ def _of_last(name: str) -> Any:
         return getattr(cursor, kept)
 
     def put(cursor: Cursor, value: Any) -> None:
+        if cursor._rows_later is not None:
+            cursor._hear()  # what it says of its last statement, before the sum over many replaces that
         setattr(cursor, kept, value)
 
     return property(get, put)

@@ -3,7 +3,9 @@
 Statements that end a transaction there, as every change of a table's definition does, are refused while the
 application's code runs. Connections do not commit by themselves: when a deadlock has made the server roll a
 transaction back and `apply` has caught the error, what it does next belongs to another transaction, and is not
-committed. How statements of `apply` are sent to MariaDB without waiting is in `mysql_pipeline.py`.
+committed. A savepoint tells which one it is: another member may have moved the mark meanwhile. It also tells of a
+procedure that has ended the transaction, which no look at its CALL does. How statements of `apply` are sent to MariaDB
+without waiting is in `mysql_pipeline.py`.
 """
 
 from __future__ import annotations
@@ -15,17 +17,33 @@ from typing import Any
 
 import pymysql
 import pymysql.cursors
-from pymysql.constants import CLIENT
+from pymysql.constants import CLIENT, SERVER_STATUS
 
 from waltz_core.base.errors import ConfigError, StateReadOnlyError
 from waltz_trio.client.mysql_pipeline import Cursor, Pipelined
+from waltz_trio.client.sql_sessions import CLOSED, TransactionEndedError, TransactionLostError
 from waltz_trio.client.values import Receipt
 
 ERRORS: tuple[type[Exception], ...] = (pymysql.err.Error,)
 
 _FIRST = re.compile(
-    r"(?:\s|--\s[^\n]*(?:\n|\Z)|#[^\n]*(?:\n|\Z)|/\*(?![!M]).*?\*/)*\(*\s*(/\*|@?\w+)?\s*(@?\w*)", re.DOTALL
+    r"(?:\s|--\s[^\n]*(?:\n|\Z)|#[^\n]*(?:\n|\Z)|/\*(?![!M]).*?\*/)*\(*\s*(/\*|@?\w+)?\s*(@{0,2}\w*)", re.DOTALL
 )
+_WHOLE = "waltz_view_transaction"  # a savepoint: where it is, this is the transaction that was begun
+_ENDED = (
+    "a procedure that was called has ended the transaction: what was changed up to there may be committed, without the "
+    "rest. Leave out COMMIT, ROLLBACK, START TRANSACTION and definitions of tables there, and build the view anew"
+)
+_OWN = re.compile(r"\s*@(?:[\w.$]+|\?)\s*:?=")  # an assignment to a variable of the application's
+_IN_BRACKETS = re.compile(r"\([^()]*\)")
+_LEFT_OPEN = re.compile(r"/\*|['\"`()]")  # also a comment that is run
+_QUOTED = {
+    escapes: re.compile(
+        rf"""(?P<quoted>'(?:''|{inner}[^'])*'|"(?:""|{inner}[^"])*"|`[^`]*`)|--\s[^\n]*|\#[^\n]*|/\*(?!M?!).*?\*/""",
+        re.DOTALL,
+    )
+    for escapes, inner in ((True, r"\\.|"), (False, ""))
+}
 _ALLOWED = frozenset(
     {"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "VALUES", "TABLE", "CALL", "DO"}
     | {"SAVEPOINT", "RELEASE", "SHOW", "EXPLAIN", "DESCRIBE", "DESC"}
@@ -47,6 +65,7 @@ _TRANSIENT = frozenset(
         1161,  # packets that did not come or go
         1205,  # a lock was not to be had in time
         1213,  # deadlock
+        1412,  # a table was made anew since the snapshot
         1290,  # read-only: a change of primaries is under way
         1317,  # interrupted by an administrator
         1836,
@@ -60,6 +79,8 @@ _TRANSIENT = frozenset(
 class _Connection(Pipelined):
     guarded = False
     reads = False
+    called = False  # a procedure, which can end the transaction
+    gave_up = False  # the server, by an error that passes
     size_max: int | None = None  # the server's max_allowed_packet
 
     def _execute_command(self, command: int, sql: Any) -> None:
@@ -75,7 +96,11 @@ class _Connection(Pipelined):
     def query(self, sql: Any, unbuffered: bool = False) -> int:
         if self.guarded:
             self._check(sql)
-        count: int = super().query(sql, unbuffered)
+        try:
+            count: int = super().query(sql, unbuffered)
+        except pymysql.err.Error as error:
+            self.gave_up = self.gave_up or passes(error)
+            raise
         return count
 
     def _check(self, sql: Any) -> None:
@@ -83,7 +108,11 @@ class _Connection(Pipelined):
         match = _FIRST.match(text)
         assert match is not None
         first, second = (word.upper() for word in match.groups(""))
-        if first in _ALLOWED or (first, second) in _ALLOWED_PAIRS or (first == "SET" and second.startswith("@")):
+        self.called = self.called or first == "CALL"
+        if first in _ALLOWED or (first, second) in _ALLOWED_PAIRS:
+            return
+        escapes = not self.server_status & SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES
+        if first == "SET" and _sets_own(text[match.end(1) :], escapes):
             return
         if first == "ROLLBACK" and re.match(r"\s*ROLLBACK\s+(WORK\s+)?TO\s", text, re.IGNORECASE):
             return
@@ -93,6 +122,20 @@ class _Connection(Pipelined):
                 "change the view in `apply`"
             )
         self._refuse(f"{first} {second}".strip())
+
+    def begin_whole(self) -> None:
+        """Know this transaction again."""
+        super().query(f"SAVEPOINT {_WHOLE}")
+
+    def end_whole(self) -> bool:
+        """Whether it is still the transaction of `begin_whole`."""
+        try:
+            super().query(f"RELEASE SAVEPOINT {_WHOLE}")
+        except pymysql.err.Error as error:
+            if code_of(error) != 1305:
+                raise
+            return False
+        return True
 
     def _refuse(self, what: str) -> None:
         raise RuntimeError(
@@ -160,8 +203,9 @@ class MySqlSession:
         # PyMySQL looks up exact types, and takes any other for a text: that of a receipt is not its number.
         self._connection.encoders.setdefault(Receipt, lambda receipt, _=None: str(int(receipt)))
         self._reads = self._connection.reads = reads
+        self._runs_apply = not reads and not claims
         self._usable = True
-        level = "REPEATABLE READ" if reads else "READ COMMITTED"
+        level = "REPEATABLE READ, READ ONLY" if reads else "READ COMMITTED"
         with self._connection.cursor() as cursor:
             cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
             cursor.execute("SET SESSION innodb_lock_wait_timeout = %s", (max(1, round(lock_timeout)),))
@@ -193,8 +237,13 @@ class MySqlSession:
         begin = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY" if self._reads else "START TRANSACTION"
         try:
             connection.query(begin)
+            if self._runs_apply:
+                connection.called = connection.gave_up = False
+                connection.begin_whole()
             with connection.cursor() as cursor:
                 yield cursor
+            if self._runs_apply and not connection.end_whole():
+                raise TransactionLostError("the server gave the transaction up, and the error was caught: let it pass")
         except BaseException:
             try:
                 connection.rollback()
@@ -207,15 +256,50 @@ class MySqlSession:
             connection.commit()
 
     @contextlib.contextmanager
-    def foreign(self, deferred: bool = False) -> Iterator[None]:
+    def foreign(self, deferred: bool = False) -> Iterator[pymysql.cursors.Cursor]:
         """The application's code runs."""
         connection = self._connection
-        connection.guarded = True
-        try:
-            with connection.deferred() if deferred and connection.can_defer else contextlib.nullcontext():
-                yield
-        finally:
-            connection.guarded = False
+        with plain_cursor(connection) as theirs:
+            connection.guarded = True
+            try:
+                with connection.deferred() if deferred and connection.can_defer else contextlib.nullcontext():
+                    yield theirs
+            finally:
+                connection.guarded = False
+                connection.cursorclass = Cursor
+
+
+def plain_cursor(connection: Any) -> pymysql.cursors.Cursor:
+    """One whose rows are tuples."""
+    cursor: pymysql.cursors.Cursor = Cursor(connection)
+    return cursor
+
+
+def check_open(cursor: Any) -> None:
+    """See that the transaction can go on.
+
+    Raises:
+        RuntimeError: the application has closed the cursor.
+        TransactionEndedError: it has ended the transaction.
+        TransactionLostError: the server gave it up.
+    """
+    connection = cursor.connection
+    if connection is None:
+        raise RuntimeError(CLOSED)
+    if connection.called:
+        if not connection.end_whole():
+            raise TransactionLostError(_ENDED) if connection.gave_up else TransactionEndedError(_ENDED)
+        connection.called = False
+        connection.begin_whole()
+
+
+def _sets_own(assignments: str, escapes: bool) -> bool:
+    """SET gives values to variables of the application's own, @NAME, and to nothing else."""
+    text = _QUOTED[escapes].sub(lambda piece: "?" if piece.group("quoted") else " ", assignments)
+    flat = ""
+    while flat != text:
+        flat, text = text, _IN_BRACKETS.sub("", text)
+    return not _LEFT_OPEN.search(flat) and all(map(_OWN.match, flat.split(",")))
 
 
 def code_of(error: Exception) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from waltz_core.base.errors import ConfigError
 from waltz_trio.client.shown import shown
 from waltz_trio.client.sql_identity import IDENTITIES
-from waltz_trio.client.sql_sessions import CLOSED
 from waltz_trio.client.sql_view import TABLE, SqlView
 from waltz_trio.client.values import Transaction
 from waltz_trio.client.views import Keys
@@ -203,8 +203,10 @@ class MySqlView(SqlView["Cursor"]):
             raise ConfigError(f"table {name} is kept by {engine}, which knows no transactions: make it ENGINE = InnoDB")
 
     def _check_open(self, cursor: Cursor) -> None:
-        if cursor.connection is None:
-            raise RuntimeError(CLOSED)
+        self._driver.check_open(cursor)
+
+    def _own(self, theirs: Any) -> AbstractContextManager[Cursor]:
+        return nullcontext(self._driver.plain_cursor(theirs.connection))
 
     def _passes(self, error: Exception) -> bool:
         return self._driver.passes(error)

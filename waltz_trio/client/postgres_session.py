@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import psycopg
 from psycopg import pq
+from psycopg.rows import tuple_row
 
 from waltz_core.base.errors import ConfigError
 from waltz_trio.client.sql_sessions import CLOSED, TransactionLostError
@@ -188,8 +189,8 @@ class _Gathered(psycopg.Pipeline):
 class PostgresSession:
     """One connection."""
 
-    def __init__(self, conninfo: str, lock_timeout: float, *, reads: bool, first: bool) -> None:
-        """Connect.
+    def __init__(self, conninfo: str, lock_timeout: float, marks: str | None, *, first: bool) -> None:
+        """Connect; with `marks`, the table of marks, for transactions that only read.
 
         Raises:
             ConfigError: with `first`: no server will ever accept this.
@@ -207,10 +208,11 @@ class PostgresSession:
             if first and any(text in str(error) for text in _NEVER):
                 raise ConfigError(f"PostgreSQL does not accept this view: {error}") from error
             raise LostError(str(error)) from error
-        self._reads = reads
+        self._reads = marks is not None
+        # A snapshot keeps no table that is dropped: a rebuild waits for this lock, which is there before the snapshot.
         self._begin = (
-            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-            if reads
+            f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {marks} IN ACCESS SHARE MODE"
+            if self._reads
             else "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
         )
         self._connection.execute(
@@ -218,7 +220,7 @@ class PostgresSession:
             "SELECT set_config('lock_timeout', %s, false), set_config('synchronous_commit', CASE "
             "WHEN current_setting('synchronous_commit') = 'off' THEN 'on' "
             "ELSE current_setting('synchronous_commit') END, false)",
-            (str(int(lock_timeout * 1000)),),
+            (str(max(1, int(lock_timeout * 1000))),),  # 0 would be no limit
         )
 
     @property
@@ -237,9 +239,7 @@ class PostgresSession:
         connection = self._connection
         connection.execute(self._begin)
         try:
-            cursor = connection.cursor()
-            assert isinstance(cursor, Cursor)
-            yield cursor
+            yield plain_cursor(connection)
         except BaseException:
             self._roll_back()
             raise
@@ -255,17 +255,25 @@ class PostgresSession:
             self._connection.execute("ROLLBACK")
 
     @contextlib.contextmanager
-    def foreign(self, deferred: bool = False) -> Iterator[None]:
+    def foreign(self, deferred: bool = False) -> Iterator[Cursor]:
         """The application's code runs."""
         connection = self._connection
+        theirs = plain_cursor(connection)
         try:
             if deferred and _CAN_GATHER:
                 connection._pipeline = _Gathered(connection)  # which `pipeline` enters then
             with connection.pipeline() if deferred else contextlib.nullcontext() as connection.pipelined:
                 connection.guarded = True
-                yield
+                yield theirs
         finally:
             connection.guarded, connection.pipelined = False, None
+            connection.row_factory, connection.cursor_factory = tuple_row, Cursor
+
+
+def plain_cursor(connection: _Connection) -> Cursor:
+    """One whose rows are tuples."""
+    with connection._telling_loss():
+        return Cursor(connection, row_factory=tuple_row)
 
 
 def _size_of(command: Any) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from waltz_core.base.errors import ConfigError
 from waltz_trio.client.shown import shown
@@ -42,6 +43,7 @@ class PostgresView(SqlView["Cursor"]):
     """
 
     _defers = True
+    _lock_out = "LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"
     _add_mark = "INSERT INTO {table} (PARTITION_ID, HIGH_WATER_MARK) VALUES (?, -1) ON CONFLICT DO NOTHING"
     _put_mark = (
         "INSERT INTO {table} (PARTITION_ID, HIGH_WATER_MARK) VALUES (?, ?) "
@@ -93,7 +95,9 @@ class PostgresView(SqlView["Cursor"]):
     def _connect(self, reads: bool) -> PostgresSession:
         if reads and not self._claimed:
             self._writers.put_back(self._connect(False))
-        session = self._driver.PostgresSession(self._conninfo, self._busy_timeout, reads=reads, first=not self._claimed)
+        session = self._driver.PostgresSession(
+            self._conninfo, self._busy_timeout, self._table if reads else None, first=not self._claimed
+        )
         try:
             if not self._claimed:
                 with session.transaction() as cursor:
@@ -103,8 +107,8 @@ class PostgresView(SqlView["Cursor"]):
                     replaced = self._identity.claim(cursor)
                     self._drop(cursor, replaced or ())
                     if self._schema.strip():
-                        with self._running_schema(), session.foreign():
-                            cursor.execute(self._schema)
+                        with self._running_schema(), session.foreign() as guarded:
+                            guarded.execute(self._schema)
                 self._claimed = True
         except BaseException:
             session.close()
@@ -146,6 +150,9 @@ class PostgresView(SqlView["Cursor"]):
         fault = self._driver.fault_of(cursor)
         if fault is not None:
             raise RuntimeError(fault)
+
+    def _own(self, theirs: Any) -> AbstractContextManager[Cursor]:
+        return nullcontext(self._driver.plain_cursor(theirs.connection))
 
     def _passes(self, error: Exception) -> bool:
         return self._driver.passes(error)

@@ -7,7 +7,10 @@
 
 Where tables cannot be dropped in a transaction (MySQL), a version is written with a minus while it is being made, so
 that whoever comes after a crash goes on making it. The identity is looked at behind the lock on the mark, in every
-transaction that moves one.
+transaction that moves one, and together with the mark in every one that reads.
+
+Where tables that are dropped are gone at once for transactions that have begun (PostgreSQL), whoever reads holds a lock
+on the table of marks, and a rebuild waits for that.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ class Claims(Runs, Protocol):
     _errors: tuple[type[Exception], ...]
     _put_identity: ClassVar[str]
     _atomic_definitions: ClassVar[bool]
+    _lock_out: ClassVar[str]
 
     def _tables(self) -> list[str]: ...
 
@@ -66,8 +70,26 @@ class Identity:
         stored = self._stored(cursor)
         if stored is None:
             raise ViewRegressedError(partition, None, expected)
-        if stored[:2] != (self._view.name, self._view.version):
-            raise self._foreign(stored[0], abs(stored[1]), "it was rebuilt, or put back, while this view was running")
+        self._compare(stored[0], stored[1])
+
+    def mark(self, cursor: Any, partition: int, expected: int) -> int | None:
+        """The mark of a partition, None if there is none, together with what `check` looks at."""
+        row = self._run(
+            cursor,
+            f"SELECT m.HIGH_WATER_MARK, v.VIEW_NAME, v.VIEW_VERSION FROM {{table}} m LEFT JOIN {IDENTITIES} v "
+            "ON v.MARK_TABLE = ? WHERE m.PARTITION_ID = ?",
+            *(self._view._table.lower(), partition),
+        ).fetchone()
+        if row is None:
+            return None
+        if row[1] is None:
+            raise ViewRegressedError(partition, None, expected)
+        self._compare(str(row[1]), int(row[2]))
+        return int(row[0])
+
+    def _compare(self, name: str, version: int) -> None:
+        if (name, version) != (self._view.name, self._view.version):
+            raise self._foreign(name, abs(version), "it was rebuilt, or put back, while this view was running")
 
     def _foreign(self, name: str, version: int, advice: str) -> ViewIdentityError:
         return ViewIdentityError(self._view._where, f"view {name!r}, version {version}", self.text, advice)
@@ -98,6 +120,8 @@ class Identity:
         if version < self._view.version and not self._view._rebuild:
             raise self._foreign(name, version, "rebuild=True makes it anew from the start of the log")
         replaced = list(dict.fromkeys([*self._view._tables(), *tables.splitlines()]))
+        if self._view._lock_out:  # before a row is locked, or it would wait for one that waits for the row
+            self._run(cursor, self._view._lock_out)
         self._run(cursor, f"UPDATE {self._view._table} SET HIGH_WATER_MARK = -1")
         for table in ("KEYS", "KEY_MARKS"):
             self._run(cursor, f"DELETE FROM {{table}}_{table}")

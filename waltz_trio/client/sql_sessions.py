@@ -18,11 +18,12 @@ class Session(Protocol[C_co]):
     """One connection, on which only the view begins and ends transactions."""
 
     def transaction(self) -> AbstractContextManager[C_co]:
-        """A transaction: committed at the end of the block, rolled back by an exception."""
+        """A transaction, and a cursor of ours: committed at the end of the block, rolled back by an exception."""
 
-    def foreign(self, deferred: bool = False) -> AbstractContextManager[None]:
-        """The application's code runs: it may change data, not transactions.
+    def foreign(self, deferred: bool = False) -> AbstractContextManager[C_co]:
+        """The application's code runs, with a cursor of its own: it may change data, not transactions.
 
+        What it says of how rows look, on that cursor or on the connection, is forgotten at the end of the block.
         With `deferred` its statements may be sent without waiting for each one's answer.
         """
 
@@ -36,6 +37,10 @@ class Session(Protocol[C_co]):
 
 class TransactionLostError(Exception):
     """The database gave the transaction up, and `apply` went on as if nothing had happened."""
+
+
+class TransactionEndedError(RuntimeError):
+    """`apply` has ended the transaction, and with it may have committed the mark: trying again would pass over it."""
 
 
 class Sessions(Generic[C]):

@@ -29,21 +29,20 @@ from __future__ import annotations
 
 import itertools
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, ClassVar, Concatenate, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Concatenate, TypeVar
 
 from waltz_core.base.errors import ConfigError, StateReadOnlyError, ViewIdentityError, ViewRegressedError
 from waltz_core.base.log import MARKER_HEADER
 from waltz_core.client.keys import KeyEntry
 from waltz_trio.client.arguments import flag, whole
 from waltz_trio.client.arguments import mark as mark_of
-from waltz_trio.client.key_tables import DEFINITIONS, PUT_KEY, KeyRow, KeyTables
+from waltz_trio.client.key_tables import KeyRow, KeyTables
 from waltz_trio.client.shown import shown
-from waltz_trio.client.sql_identity import IDENTITIES, Identity
-from waltz_trio.client.sql_sessions import Session, Sessions, TransactionLostError
-from waltz_trio.client.statements import tables_of
+from waltz_trio.client.sql_database import SqlDatabase
+from waltz_trio.client.sql_identity import Identity
+from waltz_trio.client.sql_sessions import Session, TransactionEndedError, TransactionLostError
 from waltz_trio.client.values import Batch, Transaction
 from waltz_trio.client.views import (
     ApplyError,
@@ -61,12 +60,6 @@ from waltz_trio.client.views import (
 
 TABLE = "CLIENT_HIGH_WATER_MARK"
 """Where marks are kept, as the original's JDBC callbacks lay it out: both can share a database."""
-
-_DEFINITIONS = (
-    "CREATE TABLE IF NOT EXISTS {table} (PARTITION_ID INTEGER NOT NULL PRIMARY KEY, HIGH_WATER_MARK BIGINT NOT NULL)",
-    f"CREATE TABLE IF NOT EXISTS {IDENTITIES} (MARK_TABLE VARCHAR(255) NOT NULL PRIMARY KEY, "
-    "VIEW_NAME VARCHAR(255) NOT NULL, VIEW_VERSION INTEGER NOT NULL, SCHEMA_TABLES TEXT NOT NULL)",
-)
 
 C = TypeVar("C")  # what the application's SQL runs on
 T = TypeVar("T")
@@ -102,21 +95,14 @@ def _check_names(schema: str, table: str, name: str | None) -> None:
         raise ConfigError(f"{table!r} cannot be the name of a table")
 
 
-class SqlView(ABC, Generic[C]):
-    """A view in an SQL database. Subclasses connect, and know their database's dialect."""
+class _CommitRefusedError(Exception):
+    """The database takes all statements of a batch, and does not commit them; `__cause__` says why."""
+
+
+class SqlView(SqlDatabase[C]):
+    """A view in an SQL database."""
 
     threaded = True
-
-    _parameter: ClassVar[str] = "%s"
-    _locked: ClassVar[str] = " FOR UPDATE"  # reads a row as it is now, and locks it
-    _add_mark: ClassVar[str]  # -1 unless there is a mark
-    _put_mark: ClassVar[str]
-    _put_identity: ClassVar[str]
-    _put_key: ClassVar[str] = PUT_KEY
-    _key_text: ClassVar[str] = "VARCHAR(255)"  # compares byte by byte
-    _table_options: ClassVar[str] = ""
-    _atomic_definitions: ClassVar[bool] = True  # tables are made and dropped within a transaction
-    _defers: ClassVar[bool] = False  # sessions can send statements without waiting for each answer
 
     def __init__(
         self,
@@ -141,21 +127,15 @@ class SqlView(ABC, Generic[C]):
         if whole(version, "version") < 0:
             raise ConfigError(f"version is at least 0, not {version}")
         check_apply(apply, apply_many)
-        self._busy_timeout = _check_patience(busy_timeout)
-        self._errors = errors
+        super().__init__(where, errors, schema, table, _check_patience(busy_timeout))
         self.name = name_of(apply) if name is None else name
         self.version = version
         self.keys = keys
         self._identity = Identity(self)
         self._key_tables = KeyTables(self, 0 if keys is None else keys.window, self._put_key)
-        self._where = where
         self._rebuild = rebuild
         self._apply = apply
         self.apply_many = apply_many
-        self._schema = schema
-        self._table = table
-        self._writers: Sessions[C] = Sessions(lambda: self._connect(False), errors)
-        self._readers: Sessions[C] = Sessions(lambda: self._connect(True), errors)
         self._marks: dict[int, int] = {}  # what this process has seen stored
         self._direct = 0  # batches from here on, each of whose statements gets its answer at once
 
@@ -174,9 +154,9 @@ class SqlView(ABC, Generic[C]):
         with self._session() as session, session.transaction() as cursor:
             self._set_marks(cursor, marks)
             self._identity.check(cursor)
-            with session.foreign():
-                load(cursor)
-                self._check_open(cursor)
+            with session.foreign() as theirs:
+                load(theirs)
+                self._check_open(theirs)
             self._check_marks(cursor, marks)
 
     def catch_up(self, cut: Mapping[int, int], read: Callable[[int, int], Iterable[Transaction]]) -> dict[int, int]:
@@ -220,7 +200,7 @@ class SqlView(ABC, Generic[C]):
                         f"partition {partition} of {self._where} is at {mark} already, beyond the cut {end}"
                     )
                 rows: list[KeyRow] = []
-                with self._guarded(session, together):
+                with self._guarded(session, together) as theirs:
                     transactions = iter(read(partition, mark) if mark < end else ())
                     while run := list(itertools.islice(transactions, _AT_ONCE)):
                         for transaction in run:
@@ -228,7 +208,7 @@ class SqlView(ABC, Generic[C]):
                                 raise ViewRegressedError(partition, mark, transaction.id - 1)
                             mark = transaction.id
                         run = [each for each in run if each.header != MARKER_HEADER]
-                        self._apply_run(run, cursor, rows, together)
+                        self._apply_run(run, theirs, rows, together)
                         self._key_tables.write(cursor, rows)
                 if mark != end:
                     raise ViewRegressedError(partition, mark, end)
@@ -253,10 +233,21 @@ class SqlView(ABC, Generic[C]):
 
         Where the condition fails, another process has applied some or all of the batch, or the database was
         put back: then nothing is applied (0.13.2 would skip every later transaction without a word).
+
+        A constraint that is looked at with COMMIT alone does not say which transaction breaks it: then each is
+        committed by itself, and those before it stay.
         """
-        if len(batch) == 1:
-            return self._commit(batch, together=False)
-        return self._together_first(lambda together: self._commit(batch, together))
+        try:
+            if len(batch) == 1:
+                return self._commit(batch, together=False)
+            return self._together_first(lambda together: self._commit(batch, together))
+        except _CommitRefusedError as refused:
+            if len(batch) == 1:
+                raise ApplyError(batch.transactions[0]) from refused.__cause__
+        mark = batch.first_id - 1
+        for transaction in batch:
+            mark = self.commit(Batch(batch.partition, (transaction,)))
+        return mark
 
     def read(
         self, partition: int, decide: Callable[Concatenate[C, ...], Any] | Callable[[C], Any], args: tuple[Any, ...]
@@ -265,16 +256,17 @@ class SqlView(ABC, Generic[C]):
 
         Raises:
             StateReadOnlyError: it tried to.
+            ViewIdentityError: another version has rebuilt the database.
             ViewRegressedError: the mark went back, or the database is gone.
         """
         expected = self._marks.get(partition, -1)
         with self._session(partition, expected, reads=True) as session, session.transaction() as cursor:
-            mark = self._mark(cursor, partition)
+            mark = self._identity.mark(cursor, partition, expected)
             if mark is None or mark < expected:
                 raise ViewRegressedError(partition, mark, expected)
             try:
-                with session.foreign():
-                    return decide(cursor, *args), mark
+                with session.foreign() as theirs:
+                    return decide(theirs, *args), mark
             except self._errors as error:
                 if not self._refuses_change(error):
                     raise
@@ -289,19 +281,11 @@ class SqlView(ABC, Generic[C]):
         Raises:
             ViewIdentityError: a program that remembers no keys has moved the mark.
         """
-        mark, key_mark, entry = self._key_tables.find(state, partition, key)
+        with self._own(state) as cursor:
+            mark, key_mark, entry = self._key_tables.find(cursor, partition, key)
         if mark != key_mark:
             raise self._without_keys(partition, mark)
         return entry
-
-    def is_transient(self, error: Exception) -> bool:
-        """The database is locked or cannot be reached right now."""
-        return isinstance(error, TransactionLostError) or (isinstance(error, self._errors) and self._passes(error))
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._writers.close()
-        self._readers.close()
 
     # ---- a batch -------------------------------------------------------------------------------------
 
@@ -312,6 +296,8 @@ class SqlView(ABC, Generic[C]):
             try:
                 return work(True)
             except Exception as error:
+                if isinstance(error.__cause__, TransactionEndedError):
+                    raise
                 if not isinstance(error, (TogetherError, ApplyError, *self._errors)) or self.is_transient(error):
                     self._direct = max(self._direct, 1)  # what lost the connection may be what was sent ahead
                     raise
@@ -325,13 +311,29 @@ class SqlView(ABC, Generic[C]):
         return result
 
     def _commit(self, batch: Batch, together: bool) -> int:
+        applied = False
+
+        def done() -> None:
+            nonlocal applied
+            applied = True
+
+        try:
+            return self._apply_batch(batch, together, done)
+        except self._errors as error:
+            if not applied or self.is_transient(error):
+                raise
+            raise _CommitRefusedError from error
+
+    def _apply_batch(self, batch: Batch, together: bool, done: Callable[[], None]) -> int:
+        """Calls `done` before it commits."""
         partition, expected = batch.partition, batch.first_id - 1
         with self._session(partition, expected) as session, session.transaction() as cursor:
             move = "UPDATE {table} SET HIGH_WATER_MARK = ? WHERE PARTITION_ID = ? AND HIGH_WATER_MARK = ?"
             moved = self._run(cursor, move, batch.last_id, partition, expected).rowcount == 1
+            # A row that did not match is not locked: another version may rebuild the database until it is.
+            stored = expected if moved else self._mark(cursor, partition, lock=True)
             self._identity.check(cursor, partition, expected)
             if not moved:
-                stored = self._mark(cursor, partition, lock=True)
                 if stored is None or stored < expected:
                     raise ViewRegressedError(partition, stored, expected)
                 if stored >= batch.last_id:
@@ -340,14 +342,15 @@ class SqlView(ABC, Generic[C]):
                 expected = stored
                 self._set_marks(cursor, {partition: batch.last_id})
             rows: list[KeyRow] = []
-            with self._guarded(session, together):
-                self._apply_run(to_apply(batch, expected), cursor, rows, together)
+            with self._guarded(session, together) as theirs:
+                self._apply_run(to_apply(batch, expected), theirs, rows, together)
             self._store_keys(cursor, partition, expected, batch.last_id, rows)
             self._check_marks(cursor, {partition: batch.last_id})
+            done()
         self._marks[partition] = batch.last_id
         return batch.last_id
 
-    def _guarded(self, session: Session[C], together: bool) -> AbstractContextManager[None]:
+    def _guarded(self, session: Session[C], together: bool) -> AbstractContextManager[C]:
         """The application's code runs; that of `apply_many` chooses for itself how it sends its statements."""
         return session.foreign(deferred=together and self.apply_many is None)
 
@@ -391,11 +394,6 @@ class SqlView(ABC, Generic[C]):
 
     # ---- marks ---------------------------------------------------------------------------------------
 
-    def _run(self, cursor: Any, statement: str, *values: object) -> Any:
-        """A statement of ours, written with `?` for its values."""
-        cursor.execute(statement.format(table=self._table).replace("?", self._parameter), values)
-        return cursor
-
     def _set_marks(self, cursor: C, marks: Mapping[int, int]) -> None:
         for partition, mark in marks.items():
             self._run(cursor, self._put_mark, partition, mark)
@@ -430,75 +428,3 @@ class SqlView(ABC, Generic[C]):
             "a program that remembers no keys, or other ones, has applied transactions: stop it, and give this view a "
             "higher version and rebuild=True",
         )
-
-    # ---- tables --------------------------------------------------------------------------------------
-
-    def _create_tables(self, cursor: C) -> None:
-        """Make the tables of ours where they are missing."""
-        for definition in (*_DEFINITIONS, *DEFINITIONS):
-            self._run(cursor, definition.replace("KEY_TEXT", self._key_text) + self._table_options)
-
-    def _tables(self) -> list[str]:
-        """The tables and views that the schema makes."""
-        return tables_of(self._schema)
-
-    @contextmanager
-    def _running_schema(self) -> Iterator[None]:
-        """The statements of the application's schema run.
-
-        Raises:
-            ConfigError: the database refuses one of them.
-        """
-        try:
-            yield
-        except self._errors as error:
-            if self.is_transient(error):
-                raise
-            raise ConfigError(
-                f"{self._where}: the statements of schema=... fail: {error}. They run at every opening: "
-                "write CREATE TABLE IF NOT EXISTS"
-            ) from error
-
-    # ---- connections ---------------------------------------------------------------------------------
-
-    def _session(
-        self, partition: int = -1, expected: int = -1, *, reads: bool = False
-    ) -> AbstractContextManager[Session[C]]:
-        """A connection for this thread alone, kept for later unless it fails."""
-
-        def failed(error: Exception) -> None:
-            if self._loses_connections(error):
-                self.close()  # the idle ones are as dead, and each would cost an attempt
-            if self._misses_table(error):
-                raise ViewRegressedError(partition, None, expected) from error
-
-        self._check_place(partition, expected)
-        return (self._readers if reads else self._writers).lend(failed)
-
-    def _check_place(self, partition: int, expected: int) -> None:
-        """See that the database is the one that was opened, where that can be seen from outside."""
-
-    @abstractmethod
-    def _connect(self, reads: bool) -> Session[C]:
-        """A new connection, to a database that is this view's."""
-
-    @abstractmethod
-    def _passes(self, error: Exception) -> bool:
-        """Trying again may help against an error of the driver."""
-
-    @abstractmethod
-    def _refuses_change(self, error: Exception) -> bool:
-        """The database refused to change data in a transaction that only reads."""
-
-    def _loses_connections(self, error: Exception) -> bool:
-        """The server went away, and every connection with it."""
-        return False
-
-    def _misses_table(self, error: Exception) -> bool:
-        """A table of ours is gone."""
-        return False
-
-    def _names_ours(self, error: Exception) -> bool:
-        """The text of an error names a table of ours."""
-        text = str(error).lower()
-        return self._table.lower() in text or IDENTITIES.lower() in text

@@ -10,8 +10,9 @@ import sqlite3
 import stat
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from waltz_core.base.errors import ConfigError, ViewRegressedError
 from waltz_trio.client.shown import shown
@@ -99,6 +100,11 @@ class SqliteView(SqlView[sqlite3.Cursor]):
     def _check_open(self, cursor: sqlite3.Cursor) -> None:
         if isinstance(cursor, _Cursor) and cursor.closed:
             raise RuntimeError(CLOSED)
+        if not cursor.connection.in_transaction:
+            raise RuntimeError(_GIVEN_UP)
+
+    def _own(self, theirs: sqlite3.Cursor) -> AbstractContextManager[sqlite3.Cursor]:
+        return _plain(theirs.connection)
 
     def _passes(self, error: Exception) -> bool:
         if not isinstance(error, sqlite3.OperationalError):
@@ -259,6 +265,12 @@ _WHY_NOT = (
     "(BEGIN, COMMIT, ROLLBACK, commit(), rollback(), executescript()), ATTACH, DETACH, "
     "and what lifts this protection (PRAGMA query_only)"
 )
+_GIVEN_UP = (
+    "SQLite has rolled the transaction back (OR ROLLBACK, RAISE(ROLLBACK), a full disk), and the error was caught: let "
+    "it pass, or use OR ABORT, OR FAIL or a savepoint"
+)
+# What Python begins where a statement that changes data would be a transaction of its own; that is denied.
+_BY_ITSELF: Final = "DEFERRED"
 _TRANSACTION_CONTROL = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
 _GUARDS = ("query_only", "writable_schema", "schema_version")
 
@@ -277,7 +289,7 @@ class _Connection(sqlite3.Connection):
     """Knows what reads from it."""
 
     guarded = False  # the application's code runs
-    _main: _Cursor  # what the transaction was begun with; the others are few
+    _lent: list[_Cursor]  # what the transaction was begun with, and what the application got; the others are few
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._reading: weakref.WeakSet[sqlite3.Cursor | sqlite3.Blob] = weakref.WeakSet()
@@ -314,8 +326,14 @@ class _Connection(sqlite3.Connection):
     def begin(self, how: str) -> _Cursor:
         """Begin a transaction; gives a cursor for it."""
         super().execute(f"{how} {_OURS}")
-        self._main = super().cursor(_Cursor)
-        return self._main
+        self._lent = []
+        return self.lend()
+
+    def lend(self) -> _Cursor:
+        """A cursor until the end of the transaction."""
+        cursor = super().cursor(_Cursor)
+        self._lent.append(cursor)
+        return cursor
 
     def end(self, how: str) -> None:
         """End a transaction, and what reads in it.
@@ -323,10 +341,22 @@ class _Connection(sqlite3.Connection):
         A SELECT that is half read keeps its snapshot beyond COMMIT and ROLLBACK, and transactions that begin
         meanwhile have the same: its cursor may live on in a result, or in the traceback of an error.
         """
-        for each in (self._main, *(self._reading or ())):
+        for each in (*self._lent, *(self._reading or ())):
             with contextlib.suppress(sqlite3.Error):
                 each.close()
         super().execute(f"{how} {_OURS}")
+
+
+@contextlib.contextmanager
+def _plain(connection: sqlite3.Connection) -> Iterator[sqlite3.Cursor]:
+    """A cursor whose rows are tuples, and whose texts are texts."""
+    text_factory, connection.text_factory = connection.text_factory, str
+    cursor = sqlite3.Cursor(connection)
+    try:
+        yield cursor
+    finally:
+        cursor.close()
+        connection.text_factory = text_factory
 
 
 class _Session:
@@ -338,7 +368,7 @@ class _Session:
         self.connection = sqlite3.connect(
             name,
             timeout=busy_timeout,
-            isolation_level=None,
+            isolation_level=_BY_ITSELF,
             check_same_thread=False,
             uri=True,
             factory=_Connection,
@@ -367,18 +397,24 @@ class _Session:
             self.connection.end("COMMIT")
 
     @contextlib.contextmanager
-    def foreign(self, deferred: bool = False) -> Iterator[None]:
+    def foreign(self, deferred: bool = False) -> Iterator[sqlite3.Cursor]:
         """The application's code runs: it may change data, not transactions."""
+        theirs = self.connection.lend()
         self.connection.guarded = True
         try:
-            yield
+            yield theirs
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_AUTH and str(error) == _NOT_AUTHORIZED:
                 raise sqlite3.DatabaseError(f"{error}: {_WHY_NOT}") from error
             raise
         finally:
             self.connection.guarded = False
+            self.connection.isolation_level = _BY_ITSELF
+            self.connection.row_factory, self.connection.text_factory = None, str
 
     def _authorize(self, action: int, first: str | None, *details: object) -> int:
+        if not self.connection.guarded:
+            return sqlite3.SQLITE_OK
         denied = action in _TRANSACTION_CONTROL or (action == sqlite3.SQLITE_PRAGMA and first in _GUARDS)
-        return sqlite3.SQLITE_DENY if self.connection.guarded and denied else sqlite3.SQLITE_OK
+        # Where SQLite has rolled the transaction back, what comes next would be committed alone.
+        return sqlite3.SQLITE_DENY if denied or not self.connection.in_transaction else sqlite3.SQLITE_OK

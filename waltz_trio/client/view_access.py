@@ -22,6 +22,11 @@ from waltz_trio.client.views import ApplyError, View
 
 T = TypeVar("T")
 
+# Threads of one application. Trio's own are for name look-ups too, and for whatever else runs in the process: a view
+# that hangs must not hold them; nor must functions that read hold up what the view applies.
+_READS_AT_ONCE = 24
+_COMMITS_AT_ONCE = 16
+
 
 def _itself(state: T) -> T:
     return state
@@ -62,6 +67,7 @@ class ViewAccess:
         self._rng = rng
         self._instrument = instrument
         self._report = report
+        self._reads, self._commits = trio.CapacityLimiter(_READS_AT_ONCE), trio.CapacityLimiter(_COMMITS_AT_ONCE)
         self.works = Works(view, report)
 
     async def read(self, part: Part, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, int]:
@@ -113,7 +119,8 @@ class ViewAccess:
 
     async def _in_view(self, part: Part, method: Callable[..., Any], *args: Any) -> Any:
         if self._view.threaded:
-            return await trio.to_thread.run_sync(self._in_thread, part, method, args)
+            places = self._commits if method == self._view.commit else self._reads
+            return await trio.to_thread.run_sync(self._in_thread, part, method, args, limiter=places)
         await trio.lowlevel.checkpoint_if_cancelled()
         with self.works.doing(part.partition, method, args) as work:
             try:

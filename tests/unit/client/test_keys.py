@@ -145,3 +145,42 @@ def test_the_hash_of_a_request_is_the_same_in_every_process() -> None:
 def test_what_has_no_lasting_form_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match="a request"):
         request_hash([value])
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        Decimal("1E+999999999"),
+        Decimal("-7E-999999999"),
+        Decimal("1E+4301"),
+        Decimal("3" * 1_000_000),
+        Decimal("0." + "3" * 1_000_000),
+        10**4300,
+        -(7**20_000),
+        [{"a": Decimal("1E+99999")}],
+    ],
+    ids=range(8),
+)
+def test_a_number_that_is_too_long_to_be_written_is_refused_at_once(number: Any) -> None:
+    """One of a few bytes takes hours otherwise, in every member of a view."""
+    with pytest.raises(ValueError, match="can be written with 4300 digits, as fractions too"):
+        request_hash(number)
+
+
+@pytest.mark.parametrize(
+    ("number", "like"),
+    [
+        (Decimal("1E+4299"), 10**4299),
+        (Decimal("0E+999999999"), 0),
+        (Decimal("-0E-999999999"), 0),
+        (Decimal("2." + "0" * 100_000), 2),
+        (Decimal("1" + "0" * 100 + "E-100"), 1),
+        (Decimal("0." + "0" * 50_000), 0),
+        (Decimal.from_float(0.1), 0.1),
+        (5e-324, Decimal.from_float(5e-324)),
+        (True, 1),
+    ],
+    ids=range(9),
+)
+def test_numbers_of_many_digits_that_can_be_written_are_what_they_equal(number: Any, like: Any) -> None:
+    assert request_hash(number) == request_hash(like)
