@@ -1971,4 +1971,18 @@ SKIN: tuple[Mutant, ...] = (
         "            async with self._znode_client(self._cluster()):\n                self._driver.post(IdsRead(await ids_given(own, paths)))\n",
         ("tests/trio/test_proxy.py",),
     ),
+    Mutant(
+        "an archive that goes on behind the log is freed",
+        "waltz_spark.archive.freeing",
+        "            check_not_ahead(state, partition, marks.ends[partition])\n",
+        "",
+        ("tests/spark/test_archive.py",),
+    ),
+    Mutant(
+        "of a part of a file the whole is compared",
+        "waltz_spark.archive.freeing",
+        "_replicas(places, file, start), start)",
+        "_replicas(places, file, start))",
+        ("tests/spark/test_live.py",),
+    ),
 )

@@ -12,9 +12,10 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -28,22 +29,28 @@ import trio
 import waltz_trio as waltz
 from tests.spark.logs import KEY, make_log, make_records, random_payloads, write_control, write_segments, write_start
 from tests.spark.test_live import admin_endpoints, append, outside
+from waltz_core.base.ids import parse_endpoint
 from waltz_core.storage import control
+from waltz_spark.archive import freeing
 from waltz_spark.archive.archive import (
     ArchiveReport,
+    Check,
     FileTask,
     plan_archive,
     plan_verification,
     run_archive,
     run_verification,
+    verify_file,
     write_file,
 )
-from waltz_spark.archive.freeing import plan_free
+from waltz_spark.archive.freeing import Freed, plan_free
 from waltz_spark.archive.restore import restore
 from waltz_spark.base import runners
 from waltz_spark.base.errors import ArchiveError, OptionError, RecordDamagedError, UnreachableError
 from waltz_spark.base.objects import LocalStore, open_store
+from waltz_spark.base.planning import Range, StoragePlace
 from waltz_spark.base.runners import Here
+from waltz_spark.read.cluster import Marks
 from waltz_spark.read.inventory import Inventory
 from waltz_spark.read.options import parse_options
 from waltz_spark.read.ports import AdminPort
@@ -302,6 +309,72 @@ def test_a_replica_that_differs_is_named_with_the_ids(log: Path, root: str) -> N
     flip(log / "2" / "0000000000000000000.seg", 4000)
     (problem,) = problems(root, log)
     assert f"{log}: partition 2, ids 0 to 299: digest" in problem
+
+
+def test_of_a_file_of_which_replicas_have_a_part_that_part_is_compared(log: Path, root: str, tmp_path: Path) -> None:
+    archive(log, root)
+    shutil.copytree(log, tmp_path / "replica")
+    flip(tmp_path / "replica" / "0" / "0000000000000000000.seg", 4000)
+    (place,) = [one for one in read_archive(root).files if (one.partition, one.first_id) == (0, 0)]
+    for start in (0, 1, 150, 299):
+
+        def ranges(directory: Path, start: int = start) -> tuple[Range, ...]:
+            options = parse_options({"directory": str(directory)})
+            ends = (place.end_id, 0, 0)
+            inventory = Inventory(options)
+            return tuple(inventory.ranges(inventory.look(), (start, 0, 0), ends))
+
+        replicas = (("sound", ranges(log)), ("flipped", ranges(tmp_path / "replica")))
+        verdict = verify_file(Check(root, place, replicas, start))
+        if start < 100:
+            assert verdict.compared == 1
+            assert verdict.problems[0].startswith("flipped: partition 0, ")
+        else:
+            assert (verdict.compared, verdict.problems) == (2, ()), "what differs is in front of it"
+
+
+class FreeingCluster:
+    """Three replicas that have the ids 400 to 1299."""
+
+    silent: Mapping[object, str] = MappingProxyType({})
+
+    def marks(self, partitions: object) -> Marks:
+        return Marks((1300,), (5,))
+
+    def log_start(self, partition: int) -> int:
+        return 400
+
+    def places(self, *asked: object) -> tuple[StoragePlace, ...]:
+        return tuple(StoragePlace(parse_endpoint(name), TlsSettings(), KEY, 1, 5) for name in ("a:1", "b:1", "c:1"))
+
+    def replica_count(self, partition: int) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(("end", "refused"), [(1000, None), (1301, "is archived up to id 1300, the log ends at 1299")])
+def test_nothing_is_freed_without_a_comparison(
+    monkeypatch: pytest.MonkeyPatch, root: str, end: int, refused: str | None
+) -> None:
+    digest = "0" * 64
+    file = manifest.ArchivedFile(0, 0, 1000, manifest.file_path(0, 0, 1000), 40_000, digest, digest, 1, 1)
+    more = attrs.evolve(file, first_id=1000, end_id=end)
+    state = ArchiveState(root, KEY, 1, 1000, 1, (file, more)[: 1 if refused is None else 2], ())
+    inventory = SimpleNamespace(
+        cluster=FreeingCluster(), key=KEY, partition_count=1, partitions=(0,), close=lambda: None
+    )
+    monkeypatch.setattr(freeing, "Inventory", lambda options: inventory)
+    monkeypatch.setattr(freeing, "read_archive", lambda root: state)
+    options = parse_options({"archive": root})
+    if refused is not None:
+        with pytest.raises(ArchiveError, match=refused):
+            plan_free(options, root)
+        return
+    plan = plan_free(options, root)
+    assert (plan.partitions, plan.quorums) == ((Freed(0, 400, 1000),), (2,))
+    (check,) = plan.checks
+    assert [(name, one.start, one.end) for name, (one,) in check.replicas] == [
+        (name, 400, 1000) for name in ("a:1", "b:1", "c:1")
+    ]
 
 
 def test_a_missing_archive_file_is_found(log: Path, root: str) -> None:

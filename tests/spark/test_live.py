@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import waltz_trio as waltz
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.log import MARKER_HEADER
-from waltz_spark.archive.archive import plan_archive, run_archive
+from waltz_spark.archive.archive import plan_archive, run_archive, verify_file
 from waltz_spark.archive.freeing import Freed, plan_free, run_free
 from waltz_spark.base.errors import ArchiveError, SourceRefusedError, UnreachableError, WrongClusterError
 from waltz_spark.base.planning import Range, ServerPlace, StoragePlace
@@ -162,6 +162,26 @@ async def test_what_is_archived_is_freed_and_read_from_the_archive(tmp_path: Pat
             async with aclosing(follow(client, 0, archive=vault, after=7)) as history:
                 seen = [(one.id, one.load(), one.header) async for _, one in azip(range(8, COUNT + 5), history)]
         assert seen == [(at, f"0:{at}".encode(), at % 3) for at in range(8, COUNT + 5)]
+
+
+async def test_of_a_file_of_which_the_cluster_has_a_part_that_part_is_compared(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=1, storage_nodes=3) as cluster:
+        await append(cluster, (COUNT,))
+        options = options_of(cluster, via="storage", adminEndpoints=admin_endpoints(cluster))
+        vault = str(tmp_path / "vault")
+        plan = await outside(lambda: plan_archive(options, vault, range_count=50))
+        await outside(lambda: run_archive(plan, Here()))
+        live = await outside(lambda: Cluster(options))
+        assert await outside(lambda: live.raise_log_start(0, 30, 60)) == 30
+        live.close()
+        wanted = await outside(lambda: plan_free(options, vault, keep_local=COUNT - 50))
+        assert (wanted.partitions, wanted.quorums) == ((Freed(0, 30, 50),), (2,))
+        (check,) = wanted.checks
+        verdict = await outside(lambda: verify_file(check))
+        assert (verdict.compared, verdict.problems, verdict.unread) == (3, (), ())
+        other = attrs.evolve(check, start=31)
+        assert (await outside(lambda: verify_file(other))).compared == 0, "the replicas are asked for one record more"
+        assert await outside(lambda: run_free(wanted, Here())) == wanted.partitions
 
 
 async def azip(numbers: range, items: AsyncIterator[T]) -> AsyncIterator[tuple[int, T]]:

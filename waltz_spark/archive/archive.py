@@ -137,11 +137,8 @@ def plan_archive(
             ends = tuple(end // state.range_count * state.range_count for end in ends)
         archived = tuple(state.end(at) for at in range(state.partition_count))
         starts = tuple(low if end is None else end for low, end in zip(look.earliest, archived, strict=True))
-        for at, (end, available) in enumerate(zip(archived, look.ends, strict=True)):
-            if end is not None and end > available and at in inventory.partitions:
-                raise ArchiveError(
-                    f"{root}: partition {at} is archived up to id {end - 1}, the log ends at {available - 1}"
-                )
+        for partition in inventory.partitions:
+            check_not_ahead(state, partition, look.ends[partition])
         patience = Patience(options.request_timeout_ms / 1000, options.retries)
         ranges = inventory.ranges(look, starts, ends)
         for partition in inventory.partitions:
@@ -154,6 +151,19 @@ def plan_archive(
         return Plan(state, tuple(tasks), segments, about)
     finally:
         inventory.close()
+
+
+def check_not_ahead(state: ArchiveState, partition: int, available: int) -> None:
+    """See that an archive holds nothing that the log does not have.
+
+    Raises:
+        ArchiveError: it goes on behind the id `available`, where the log ends.
+    """
+    end = state.end(partition)
+    if end is not None and end > available:
+        raise ArchiveError(
+            f"{state.root}: partition {partition} is archived up to id {end - 1}, the log ends at {available - 1}"
+        )
 
 
 def _file_tasks(
@@ -313,11 +323,19 @@ def _check_written(task: FileTask, root: str, path: str, expected: str) -> None:
 
 def digest_of(place: ArchivePlace, partition: int) -> str:
     """SHA-256 over the records of a file as they stand on disk; raises what reading raises."""
-    digest = hashlib.sha256()
+    return _digests_of(place, partition, place.first_id)[0]
+
+
+def _digests_of(place: ArchivePlace, partition: int, start: int) -> tuple[str, str]:
+    """As `digest_of`, and that of the records from id `start` on."""
+    whole, part = hashlib.sha256(), hashlib.sha256()
     unverified = attrs.evolve(_SHAPE, verify="none")  # the digest covers what the checksums cover
     for block in archived_blocks(place, partition, place.first_id, place.end_id, unverified):
-        digest.update(block.data)
-    return digest.hexdigest()
+        whole.update(block.data)
+        if place.first_id < start < block.end_id:
+            low = int(block.offsets[max(0, start - block.first_id)])
+            part.update(block.buffer.data[low : int(block.offsets[-1])])
+    return whole.hexdigest(), (part if start > place.first_id else whole).hexdigest()
 
 
 def _local_size_and_crc(path: str) -> tuple[int, int]:
@@ -418,6 +436,12 @@ class Check:
     root: str
     file: ArchivedFile
     replicas: tuple[tuple[str, tuple[Range, ...]], ...]  # name of the copy, and where in it the ids stand
+    start: int = 0  # ids below are in no replica any more, so that only those from here on are compared
+
+    @property
+    def first_id(self) -> int:
+        """The first id that is compared."""
+        return max(self.start, self.file.first_id)
 
 
 @record
@@ -432,32 +456,20 @@ class Verdict:
 
 def verify_file(check: Check) -> Verdict:
     """Size and CRC-32 of the file, digest of the records in it, digests of the same ids in replicas."""
-    file, problems, compared = check.file, [], 0
-    unread: list[str] = []
-    try:
-        contents = open_store(check.root).size_and_crc(file.path, size_max=file.file_size)
-        if contents != (file.file_size, file.file_crc32):
-            problems.append(
-                f"{file.path}: {contents[0]} bytes with CRC-32 {contents[1]:08x}, "
-                f"the manifest says {file.file_size} with {file.file_crc32:08x}"
-            )
-        digest = digest_of(file.place(check.root), file.partition)
-        if digest != file.sha256:
-            problems.append(f"{file.path}: digest {digest}, the manifest says {file.sha256}")
-    except PipelineError as error:
-        problems.append(f"{file.path}: {error}")
+    file, problems, unread, compared = check.file, list[str](), list[str](), 0
+    expected = _verify_own(check, problems)
     for directory, ranges in check.replicas:
         try:
             replica = hashlib.sha256()
             for part in ranges:
                 for block in read_blocks(part, attrs.evolve(_SHAPE, verify="none"), Patience(attempts=1)):
                     replica.update(block.data)
-            if replica.hexdigest() == file.sha256:
+            if replica.hexdigest() == expected:
                 compared += 1
             else:
                 problems.append(
-                    f"{directory}: partition {file.partition}, ids {file.first_id} to {file.end_id - 1}: "
-                    f"digest {replica.hexdigest()}, the archive has {file.sha256}"
+                    f"{directory}: partition {file.partition}, ids {check.first_id} to {file.end_id - 1}: "
+                    f"digest {replica.hexdigest()}, the archive has {expected}"
                 )
         except UnreachableError as error:
             local = all(isinstance(place, FilePlace) for part in ranges for place in part.places)
@@ -465,6 +477,24 @@ def verify_file(check: Check) -> Verdict:
         except PipelineError as error:
             problems.append(f"{directory}: {error}")
     return Verdict(file, compared, tuple(problems), tuple(unread))
+
+
+def _verify_own(check: Check, problems: list[str]) -> str:
+    """Verify the file itself; the digest that replicas must have: of a part of it, what was read as that part."""
+    file, part = check.file, "none: it could not be read"
+    try:
+        contents = open_store(check.root).size_and_crc(file.path, size_max=file.file_size)
+        if contents != (file.file_size, file.file_crc32):
+            problems.append(
+                f"{file.path}: {contents[0]} bytes with CRC-32 {contents[1]:08x}, "
+                f"the manifest says {file.file_size} with {file.file_crc32:08x}"
+            )
+        digest, part = _digests_of(file.place(check.root), file.partition, check.first_id)
+        if digest != file.sha256:
+            problems.append(f"{file.path}: digest {digest}, the manifest says {file.sha256}")
+    except PipelineError as error:
+        problems.append(f"{file.path}: {error}")
+    return file.sha256 if check.first_id == file.first_id else part
 
 
 def plan_verification(
