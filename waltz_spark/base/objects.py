@@ -77,7 +77,7 @@ def open_store(root: str, *, read_only: bool = False) -> Store:
     Raises:
         ArchiveError: fsspec, or the package for this kind of store, is not installed, or this is no place of any kind.
     """
-    root = _plain(root)
+    root = plain_root(root)
     if "://" not in root:
         return LocalStore(root)
     try:
@@ -97,7 +97,7 @@ def open_store(root: str, *, read_only: bool = False) -> Store:
     return RemoteStore(root, file_system, path)
 
 
-def _plain(root: str) -> str:
+def plain_root(root: str) -> str:
     """The path of a local URI, as Spark and Hadoop write it (`file:/path`, percent signs as they are); else as it is.
 
     Raises:
