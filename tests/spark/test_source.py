@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -170,6 +171,29 @@ def test_a_set_of_ids_narrows_the_range_and_goes_back_to_spark(tmp_path: Path, l
     filters: list[Filter] = [In(("transaction_id",), (20, 22))]
     assert list(found.pushFilters(filters)) == filters
     assert ids(found, found.partitions()) == [(p, at) for p in (0, 2) for at in (20, 21, 22)]
+
+
+class Named:
+    """A codec with columns that have names of the log's."""
+
+    schema = pa.schema([("client_id", pa.int32()), ("Partition", pa.int32())])
+
+    def decode(self, data: Any, header: Any) -> list[Any]:
+        return [pa.array([1] * len(data), pa.int32()), pa.array([None] * len(data), pa.int32())]
+
+
+def test_filters_on_columns_of_a_codec_are_not_those_of_the_log(tmp_path: Path, log: list[list[Record]]) -> None:
+    codec = f"{__name__}:Named"
+    found = reader(tmp_path, codec=codec, columns="transaction_id,data")
+    filters: list[Filter] = [EqualTo(("client_id",), 1), EqualTo(("partition",), 2), IsNotNull(("Partition",))]
+    filters += [IsNotNull(("partition",)), IsNotNull(("data",))]
+    assert list(found.pushFilters(filters)) == filters
+    assert list(found.pushFilters([LessThanOrEqual(("transaction_id",), 9)])) == []
+    assert len(rows_of(found, found.partitions())) == 20
+    for columns, twice in (("client_id,data", "client_id"), ("partition,data", "partition")):
+        with pytest.raises(OptionError, match=f"codec {codec}: there would be two columns {twice}: "):
+            reader(tmp_path, codec=codec, columns=columns)
+    assert reader(tmp_path, codec=codec, columns="client_id").shape.columns == ("client_id",), "nothing is decoded"
 
 
 def test_spark_takes_the_reader_for_one_without_pushdown_when_pushdown_is_off(tmp_path: Path) -> None:
