@@ -1985,4 +1985,11 @@ SKIN: tuple[Mutant, ...] = (
         "_replicas(places, file, start))",
         ("tests/spark/test_live.py",),
     ),
+    Mutant(
+        "a row may have the header of a sink's markers",
+        "waltz_spark.write.writing",
+        '            if columns["header"][at] == MARKER_HEADER:\n',
+        '            if columns["header"][at] == "a marker":\n',
+        ("tests/spark/test_writing.py",),
+    ),
 )
