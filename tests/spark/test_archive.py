@@ -45,6 +45,7 @@ from waltz_spark.archive.archive import (
 )
 from waltz_spark.archive.freeing import Freed, plan_free
 from waltz_spark.archive.restore import restore
+from waltz_spark.audit.scan import scan
 from waltz_spark.base import runners
 from waltz_spark.base.errors import ArchiveError, OptionError, RecordDamagedError, UnreachableError
 from waltz_spark.base.objects import LocalStore, open_store
@@ -187,6 +188,14 @@ def test_archive_and_live_files_make_one_log(log: Path, root: str, tmp_path: Pat
 
 
 # ---- growing
+
+
+def test_a_scan_of_an_archive_that_goes_on_behind_a_directory_has_read_all_there_is(root: str, tmp_path: Path) -> None:
+    make_log(tmp_path / "long", [random_payloads(100)])
+    make_log(tmp_path / "short", [random_payloads(100)[:50]])
+    archive(tmp_path / "long", root)
+    report = scan(parse_options({"archive": root, "directory": str(tmp_path / "short")}), HERE)
+    assert (report.verdict, report.left_out, str(report.coverage)[:26]) == ("passed", 0, "100 of 100 records (100 %)")
 
 
 def test_a_later_run_adds_what_is_new_and_a_rerun_adds_nothing(log: Path, root: str, tmp_path: Path) -> None:
