@@ -1999,4 +1999,25 @@ SKIN: tuple[Mutant, ...] = (
         "FAILED if rows else PASSED",
         ("tests/spark/test_invariants.py",),
     ),
+    Mutant(
+        "errors of what lies beneath s3fs are of no store",
+        "waltz_spark.base.objects",
+        "    return (OSError, *(getattr(module, root) for module, root in loaded if module is not None))\n",
+        "    return (OSError,)\n",
+        ("tests/spark/test_objects.py",),
+    ),
+    Mutant(
+        "a store that does not answer is a damaged file",
+        "waltz_spark.archive.archive",
+        "        if isinstance(error, UnreachableError) and not missing:\n            raise\n",
+        "",
+        ("tests/spark/test_objects.py",),
+    ),
+    Mutant(
+        "a name that a store calls taken in its own words is not",
+        "waltz_spark.base.objects",
+        "isinstance(error, FileExistsError) or code in _TAKEN",
+        "isinstance(error, FileExistsError)",
+        ("tests/spark/test_objects.py",),
+    ),
 )

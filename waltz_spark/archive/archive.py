@@ -451,13 +451,17 @@ class Verdict:
     file: ArchivedFile
     compared: int  # replicas with the same digest
     problems: tuple[str, ...]
-    unread: tuple[str, ...] = ()  # replicas that did not answer
+    unread: tuple[str, ...] = ()  # replicas, or the store of the archive, that did not answer
+    read: bool = True  # the file itself was read
 
 
 def verify_file(check: Check) -> Verdict:
     """Size and CRC-32 of the file, digest of the records in it, digests of the same ids in replicas."""
     file, problems, unread, compared = check.file, list[str](), list[str](), 0
-    expected = _verify_own(check, problems)
+    try:
+        expected = _verify_own(check, problems)
+    except UnreachableError as error:
+        return Verdict(file, 0, tuple(problems), (f"{file.path}: {error}",), read=False)
     for directory, ranges in check.replicas:
         try:
             replica = hashlib.sha256()
@@ -480,7 +484,11 @@ def verify_file(check: Check) -> Verdict:
 
 
 def _verify_own(check: Check, problems: list[str]) -> str:
-    """Verify the file itself; the digest that replicas must have: of a part of it, what was read as that part."""
+    """Verify the file itself; the digest that replicas must have: of a part of it, what was read as that part.
+
+    Raises:
+        UnreachableError: the store does not answer, which says nothing of the file. One that is not there is a problem.
+    """
     file, part = check.file, "none: it could not be read"
     try:
         contents = open_store(check.root).size_and_crc(file.path, size_max=file.file_size)
@@ -493,6 +501,9 @@ def _verify_own(check: Check, problems: list[str]) -> str:
         if digest != file.sha256:
             problems.append(f"{file.path}: digest {digest}, the manifest says {file.sha256}")
     except PipelineError as error:
+        missing = "://" not in check.root or isinstance(error.__cause__, FileNotFoundError)
+        if isinstance(error, UnreachableError) and not missing:
+            raise
         problems.append(f"{file.path}: {error}")
     return file.sha256 if check.first_id == file.first_id else part
 
