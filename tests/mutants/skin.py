@@ -2020,4 +2020,11 @@ SKIN: tuple[Mutant, ...] = (
         "isinstance(error, FileExistsError)",
         ("tests/spark/test_objects.py",),
     ),
+    Mutant(
+        "one storage node under two names is two replicas",
+        "waltz_spark.read.cluster",
+        "            named[endpoint] = next((one for one in same if not self._are_two(one, endpoint)), endpoint)\n",
+        "            named[endpoint] = endpoint\n",
+        ("tests/spark/test_live.py",),
+    ),
 )
