@@ -2027,4 +2027,25 @@ SKIN: tuple[Mutant, ...] = (
         "            named[endpoint] = endpoint\n",
         ("tests/spark/test_live.py",),
     ),
+    Mutant(
+        "a commit names segments that its files were not read from",
+        "waltz_spark.archive.archive",
+        "            if at >= 0 and isinstance(span.places[0], FilePlace):\n",
+        "            if at >= 0:\n",
+        ("tests/spark/test_archive.py",),
+    ),
+    Mutant(
+        "files of segments and of the network are in one commit",
+        "waltz_spark.archive.archive",
+        "kinds.setdefault(one.task.partition, kind) != kind:",
+        "kinds.setdefault(one.task.partition, kind) is None:",
+        ("tests/spark/test_archive.py",),
+    ),
+    Mutant(
+        "a range reaches beyond a directory that has a part of it",
+        "waltz_spark.read.inventory",
+        "stop = min([end, file.end_id, *(limit for _, limit, _ in spans)])",
+        "stop = min(end, file.end_id)",
+        ("tests/spark/test_archive.py",),
+    ),
 )

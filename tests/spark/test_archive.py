@@ -674,6 +674,50 @@ def test_what_servers_added_to_an_archive_of_files_is_cut_by_size(tmp_path: Path
     assert sorted(ours) == sorted(one for one in theirs if one < 1000 or one >= max(x for x in theirs if x <= 1600))
 
 
+@pytest.mark.parametrize("wave", [1, 100])
+def test_what_one_run_archived_of_files_and_over_the_network_is_cut_where_that_can_be_known(
+    tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch, wave: int
+) -> None:
+    """All that came over the network went into the last segment of the files."""
+    records = make_records(0, random_payloads(3000))
+    write_segments(tmp_path / "front", 0, records[:700], threshold=9000)
+    write_control(tmp_path / "front", [700])
+    write_segments(tmp_path / "behind", 0, records[700:])
+    write_control(tmp_path / "behind", [3000])
+    write_start(tmp_path / "behind", 0, 700)
+    elsewhere = str(tmp_path / "elsewhere")  # in the place of the network: no file of segments
+    archive(tmp_path / "behind", elsewhere)
+    options = parse_options({"directory": str(tmp_path / "front"), "archive": elsewhere})
+    monkeypatch.setattr("waltz_spark.archive.archive._WAVE", wave)
+    run_archive(plan_archive(options, root, range_count=50), HERE)
+    restore(root, tmp_path / "again", HERE, threshold=12_000)
+    known = [int(path.stem) for path in sorted((tmp_path / "front" / "0").glob("*.seg"))]
+    restored = sorted((tmp_path / "again" / "0").glob("*.seg"))
+    assert [int(path.stem) for path in restored][: len(known)] == known
+    assert len(restored) > len(known) + 5
+    assert max(path.stat().st_size for path in restored) < 12_000 + 100
+    assert problems(root, tmp_path / "again") == []
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_an_archive_that_cannot_be_read_is_no_loss_where_a_directory_has_some_of_it(
+    log: Path, root: str, tmp_path: Path, short: bool
+) -> None:
+    archive(log, root, range_count=1000)
+    path = next(path for path in Path(root).rglob("*.parquet") if "partition=0" in str(path))
+    path.unlink()
+    if short:
+        make_log(tmp_path / "short", [random_payloads(500), [], []], threshold=9000)
+    place = str(tmp_path / "short" if short else log)
+    reader = BatchReader(parse_options({"archive": root, "directory": place, "partitions": "0"}))
+    rows = []
+    with pytest.raises(UnreachableError, match="No such file") if short else contextlib.nullcontext():
+        for task in reader.partitions():
+            for batch in reader.read(task):
+                rows += batch.column("transaction_id").to_pylist()
+    assert rows == list(range(500 if short else 1000))
+
+
 async def test_a_node_starts_on_a_restored_directory_and_the_cluster_goes_on(tmp_path: Path, root: str) -> None:
     async with embedded_cluster(tmp_path / "c", partitions=2, storage_nodes=3) as cluster:
         await append(cluster, (120, 7))

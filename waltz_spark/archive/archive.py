@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -359,8 +360,9 @@ def run_archive(plan: Plan, runner: Runner, on_progress: OnProgress | None = Non
     done = raw_size = file_size = commits = 0
     for at in range(0, len(plan.tasks), wave):
         written = runner.run(write_file, plan.tasks[at : at + wave])
-        state = commit_written(store, state, written, plan.segments, plan.about)
-        commits += 1
+        for group in _alike(written):
+            state = commit_written(store, state, group, plan.segments, plan.about)
+            commits += 1
         done += sum(one.task.end_id - one.task.first_id for one in written)
         raw_size += sum(one.raw_size for one in written)
         file_size += sum(one.file_size for one in written)
@@ -369,6 +371,36 @@ def run_archive(plan: Plan, runner: Runner, on_progress: OnProgress | None = Non
     if not plan.tasks and not state.commits:
         state = manifest.commit(store, state, (), (), plan.about) or manifest.read_archive(store.root)
     return ArchiveReport(done, raw_size, file_size, len(plan.tasks), commits, time.monotonic() - begin, state)
+
+
+def _alike(written: Sequence[Written]) -> Iterator[list[Written]]:
+    """Cut before a file that was read from segments where the one before it in the partition was not, or vice versa.
+
+    Of a commit that names segments all files of the partition count as read from segments.
+    """
+    group: list[Written] = []
+    kinds: dict[int, bool] = {}
+    for one in written:
+        kind = any(isinstance(span.places[0], FilePlace) for span in one.task.ranges)
+        if kinds.setdefault(one.task.partition, kind) != kind:
+            yield group
+            group, kinds = [], {one.task.partition: kind}
+        group.append(one)
+    if group:
+        yield group
+
+
+def _read_from(tasks: Sequence[FileTask], segments: Sequence[ArchivedSegment]) -> list[ArchivedSegment]:
+    """The segments that tasks read; each range of files is in one of them."""
+    own: dict[tuple[int, int], ArchivedSegment] = {}
+    for partition in {task.partition for task in tasks}:
+        borders = sorted((one for one in segments if one.partition == partition), key=lambda one: one.first_id)
+        spans = [span for task in tasks if task.partition == partition for span in task.ranges]
+        for span in spans:
+            at = bisect_right(borders, span.start, key=lambda one: one.first_id) - 1
+            if at >= 0 and isinstance(span.places[0], FilePlace):
+                own[partition, borders[at].first_id] = borders[at]
+    return [own[at] for at in sorted(own)]
 
 
 def commit_written(
@@ -385,11 +417,13 @@ def commit_written(
         UnreachableError: the store cannot be written.
     """
     for _ in range(_ATTEMPTS):
-        files, links = [], {file.task.partition: state.last_link(file.task.partition) for file in written}
+        files, tasks = list[ArchivedFile](), list[FileTask]()
+        links = {file.task.partition: state.last_link(file.task.partition) for file in written}
         for file in written:
             task = file.task
             if _is_there(state, file):
                 continue
+            tasks.append(task)
             link = manifest.next_link(links[task.partition], task.first_id, task.end_id, file.sha256)
             links[task.partition] = link
             files.append(
@@ -407,9 +441,7 @@ def commit_written(
             )
         if not files:
             return state
-        own = {task.partition: task.end_id for task in (file.task for file in written)}
-        whole = [segment for segment in segments if segment.first_id < own.get(segment.partition, 0)]
-        after = manifest.commit(store, state, files, whole, about)
+        after = manifest.commit(store, state, files, _read_from(tasks, segments), about)
         if after is not None:
             return after
         state = manifest.read_archive(store.root)
