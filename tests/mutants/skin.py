@@ -2048,4 +2048,11 @@ SKIN: tuple[Mutant, ...] = (
         "stop = min(end, file.end_id)",
         ("tests/spark/test_archive.py",),
     ),
+    Mutant(
+        "attempts at a task of a restore share their files",
+        "waltz_spark.archive.restore",
+        'path.with_name(f"{_ATTEMPT}{path.name}.{self._attempt}")',
+        'path.with_name(f"{_ATTEMPT}{path.name}")',
+        ("tests/spark/test_archive.py",),
+    ),
 )

@@ -32,6 +32,7 @@ from tests.spark.test_live import admin_endpoints, append, outside
 from waltz_core.base.ids import parse_endpoint
 from waltz_core.storage import control
 from waltz_spark.archive import freeing
+from waltz_spark.archive import restore as restoring
 from waltz_spark.archive.archive import (
     ArchiveReport,
     Check,
@@ -44,7 +45,7 @@ from waltz_spark.archive.archive import (
     write_file,
 )
 from waltz_spark.archive.freeing import Freed, plan_free
-from waltz_spark.archive.restore import restore
+from waltz_spark.archive.restore import _Files, _tasks, restore
 from waltz_spark.audit.scan import scan
 from waltz_spark.base import runners
 from waltz_spark.base.errors import ArchiveError, OptionError, RecordDamagedError, UnreachableError
@@ -568,6 +569,35 @@ def test_a_log_that_begins_late_is_restored_to_files_that_a_node_takes_for_whole
     for path in restored:
         assert main(["disk", "verify-segment", str(path)]) == 0, capsys.readouterr().out
     assert [path.parent.name for path in (tmp_path / "again").rglob("waltz.start")] == ["0"]
+
+
+def test_a_second_attempt_at_a_task_leaves_alone_what_the_first_has_written(
+    log: Path, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark may start a task twice, and end neither: the second attempt emptied segments that were checked already."""
+    archive(log, root)
+    late: list[_Files] = []
+
+    class Twice(Here):
+        def run(self, work: Any, tasks: Any) -> Any:
+            if work is restoring.write_segments:
+                late.append(_Files(tasks[0], tasks[0].first_id))  # the first attempt, which is slow
+            results = super().run(work, tasks)
+            if work is restoring.write_segments:
+                late.append(_Files(tasks[0], tasks[0].first_id))  # the second one, once the first is done
+                stray = Path(tasks[0].directory) / str(tasks[0].partition) / ".attempt-killed"
+                stray.write_bytes(b"x")
+            return results
+
+    restore(root, tmp_path / "again", Twice())
+    assert files_below(tmp_path / "again" / "0", "") == files_below(log / "0", "")
+    with pytest.raises(FileNotFoundError):
+        late[0].close()
+    for attempt in late:
+        attempt.drop()
+    attempt = _Files(_tasks(read_archive(root), 0, str(tmp_path / "again"), 1 << 30, 0, [])[0], 0)
+    assert attempt.close()[0].endswith("0000000000000000000.seg")  # shorter: it is not the one that counts
+    assert files_below(tmp_path / "again" / "0", "") == files_below(log / "0", "")
 
 
 def test_a_restore_that_was_killed_is_begun_anew_by_the_same_command(
