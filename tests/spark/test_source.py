@@ -330,6 +330,13 @@ def test_the_first_offset_does_not_depend_on_the_log(tmp_path: Path, log: list[l
     assert json.dumps(before) == json.dumps(stream(tmp_path, startingOffsets="latest").initialOffset())
 
 
+@pytest.mark.parametrize("offsets", ["latst", "[1]", "7", '{"0": "x"}', '{"zero": 1}', '{"0": -3}', '{"0": 1'])
+def test_a_stream_that_begins_nowhere_says_so(tmp_path: Path, log: list[list[Record]], offsets: str) -> None:
+    with pytest.raises(OptionError, match="startingOffsets: expected earliest, latest or JSON such as") as caught:
+        stream(tmp_path, startingOffsets=offsets).initialOffset()
+    assert offsets in str(caught.value)
+
+
 def test_a_restarted_stream_goes_on_where_the_checkpoint_says(tmp_path: Path, log: list[list[Record]]) -> None:
     found = stream(tmp_path)
     start = found.latestOffset(found.initialOffset(), ReadAllAvailable())

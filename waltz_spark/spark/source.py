@@ -296,6 +296,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     # ---- what Spark calls ------------------------------------------------------------------------
 
+    @in_one_line
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where to start, as configured."""
         return planning.symbolic_offset(self.options.starting_offsets)
