@@ -2055,4 +2055,11 @@ SKIN: tuple[Mutant, ...] = (
         'path.with_name(f"{_ATTEMPT}{path.name}")',
         ("tests/spark/test_archive.py",),
     ),
+    Mutant(
+        "files of partitions that a server lost stay in the making",
+        "waltz_spark.archive.agent",
+        "            for partition in tuple(self._files)[:-_FILES_MAX]:\n                self.drop(partition)\n",
+        "",
+        ("tests/spark/test_archive_agent.py",),
+    ),
 )
