@@ -12,9 +12,10 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -28,22 +29,30 @@ import trio
 import waltz_trio as waltz
 from tests.spark.logs import KEY, make_log, make_records, random_payloads, write_control, write_segments, write_start
 from tests.spark.test_live import admin_endpoints, append, outside
+from waltz_core.base.ids import parse_endpoint
 from waltz_core.storage import control
+from waltz_spark.archive import freeing
+from waltz_spark.archive import restore as restoring
 from waltz_spark.archive.archive import (
     ArchiveReport,
+    Check,
     FileTask,
     plan_archive,
     plan_verification,
     run_archive,
     run_verification,
+    verify_file,
     write_file,
 )
-from waltz_spark.archive.freeing import plan_free
-from waltz_spark.archive.restore import restore
+from waltz_spark.archive.freeing import Freed, plan_free
+from waltz_spark.archive.restore import _Files, _tasks, restore
+from waltz_spark.audit.scan import scan
 from waltz_spark.base import runners
 from waltz_spark.base.errors import ArchiveError, OptionError, RecordDamagedError, UnreachableError
 from waltz_spark.base.objects import LocalStore, open_store
+from waltz_spark.base.planning import Range, StoragePlace
 from waltz_spark.base.runners import Here
+from waltz_spark.read.cluster import Marks
 from waltz_spark.read.inventory import Inventory
 from waltz_spark.read.options import parse_options
 from waltz_spark.read.ports import AdminPort
@@ -182,6 +191,14 @@ def test_archive_and_live_files_make_one_log(log: Path, root: str, tmp_path: Pat
 # ---- growing
 
 
+def test_a_scan_of_an_archive_that_goes_on_behind_a_directory_has_read_all_there_is(root: str, tmp_path: Path) -> None:
+    make_log(tmp_path / "long", [random_payloads(100)])
+    make_log(tmp_path / "short", [random_payloads(100)[:50]])
+    archive(tmp_path / "long", root)
+    report = scan(parse_options({"archive": root, "directory": str(tmp_path / "short")}), HERE)
+    assert (report.verdict, report.left_out, str(report.coverage)[:26]) == ("passed", 0, "100 of 100 records (100 %)")
+
+
 def test_a_later_run_adds_what_is_new_and_a_rerun_adds_nothing(log: Path, root: str, tmp_path: Path) -> None:
     assert archive(log, root, partial=False).record_count == 1200
     assert archive(log, root, partial=False).record_count == 0
@@ -302,6 +319,72 @@ def test_a_replica_that_differs_is_named_with_the_ids(log: Path, root: str) -> N
     flip(log / "2" / "0000000000000000000.seg", 4000)
     (problem,) = problems(root, log)
     assert f"{log}: partition 2, ids 0 to 299: digest" in problem
+
+
+def test_of_a_file_of_which_replicas_have_a_part_that_part_is_compared(log: Path, root: str, tmp_path: Path) -> None:
+    archive(log, root)
+    shutil.copytree(log, tmp_path / "replica")
+    flip(tmp_path / "replica" / "0" / "0000000000000000000.seg", 4000)
+    (place,) = [one for one in read_archive(root).files if (one.partition, one.first_id) == (0, 0)]
+    for start in (0, 1, 150, 299):
+
+        def ranges(directory: Path, start: int = start) -> tuple[Range, ...]:
+            options = parse_options({"directory": str(directory)})
+            ends = (place.end_id, 0, 0)
+            inventory = Inventory(options)
+            return tuple(inventory.ranges(inventory.look(), (start, 0, 0), ends))
+
+        replicas = (("sound", ranges(log)), ("flipped", ranges(tmp_path / "replica")))
+        verdict = verify_file(Check(root, place, replicas, start))
+        if start < 100:
+            assert verdict.compared == 1
+            assert verdict.problems[0].startswith("flipped: partition 0, ")
+        else:
+            assert (verdict.compared, verdict.problems) == (2, ()), "what differs is in front of it"
+
+
+class FreeingCluster:
+    """Three replicas that have the ids 400 to 1299."""
+
+    silent: Mapping[object, str] = MappingProxyType({})
+
+    def marks(self, partitions: object) -> Marks:
+        return Marks((1300,), (5,))
+
+    def log_start(self, partition: int) -> int:
+        return 400
+
+    def places(self, *asked: object) -> tuple[StoragePlace, ...]:
+        return tuple(StoragePlace(parse_endpoint(name), TlsSettings(), KEY, 1, 5) for name in ("a:1", "b:1", "c:1"))
+
+    def replica_count(self, partition: int) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(("end", "refused"), [(1000, None), (1301, "is archived up to id 1300, the log ends at 1299")])
+def test_nothing_is_freed_without_a_comparison(
+    monkeypatch: pytest.MonkeyPatch, root: str, end: int, refused: str | None
+) -> None:
+    digest = "0" * 64
+    file = manifest.ArchivedFile(0, 0, 1000, manifest.file_path(0, 0, 1000), 40_000, digest, digest, 1, 1)
+    more = attrs.evolve(file, first_id=1000, end_id=end)
+    state = ArchiveState(root, KEY, 1, 1000, 1, (file, more)[: 1 if refused is None else 2], ())
+    inventory = SimpleNamespace(
+        cluster=FreeingCluster(), key=KEY, partition_count=1, partitions=(0,), close=lambda: None
+    )
+    monkeypatch.setattr(freeing, "Inventory", lambda options: inventory)
+    monkeypatch.setattr(freeing, "read_archive", lambda root: state)
+    options = parse_options({"archive": root})
+    if refused is not None:
+        with pytest.raises(ArchiveError, match=refused):
+            plan_free(options, root)
+        return
+    plan = plan_free(options, root)
+    assert (plan.partitions, plan.quorums) == ((Freed(0, 400, 1000),), (2,))
+    (check,) = plan.checks
+    assert [(name, one.start, one.end) for name, (one,) in check.replicas] == [
+        (name, 400, 1000) for name in ("a:1", "b:1", "c:1")
+    ]
 
 
 def test_a_missing_archive_file_is_found(log: Path, root: str) -> None:
@@ -488,6 +571,35 @@ def test_a_log_that_begins_late_is_restored_to_files_that_a_node_takes_for_whole
     assert [path.parent.name for path in (tmp_path / "again").rglob("waltz.start")] == ["0"]
 
 
+def test_a_second_attempt_at_a_task_leaves_alone_what_the_first_has_written(
+    log: Path, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark may start a task twice, and end neither: the second attempt emptied segments that were checked already."""
+    archive(log, root)
+    late: list[_Files] = []
+
+    class Twice(Here):
+        def run(self, work: Any, tasks: Any) -> Any:
+            if work is restoring.write_segments:
+                late.append(_Files(tasks[0], tasks[0].first_id))  # the first attempt, which is slow
+            results = super().run(work, tasks)
+            if work is restoring.write_segments:
+                late.append(_Files(tasks[0], tasks[0].first_id))  # the second one, once the first is done
+                stray = Path(tasks[0].directory) / str(tasks[0].partition) / ".attempt-killed"
+                stray.write_bytes(b"x")
+            return results
+
+    restore(root, tmp_path / "again", Twice())
+    assert files_below(tmp_path / "again" / "0", "") == files_below(log / "0", "")
+    with pytest.raises(FileNotFoundError):
+        late[0].close()
+    for attempt in late:
+        attempt.drop()
+    attempt = _Files(_tasks(read_archive(root), 0, str(tmp_path / "again"), 1 << 30, 0, [])[0], 0)
+    assert attempt.close()[0].endswith("0000000000000000000.seg")  # shorter: it is not the one that counts
+    assert files_below(tmp_path / "again" / "0", "") == files_below(log / "0", "")
+
+
 def test_a_restore_that_was_killed_is_begun_anew_by_the_same_command(
     log: Path, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -590,6 +702,50 @@ def test_what_servers_added_to_an_archive_of_files_is_cut_by_size(tmp_path: Path
     theirs = [int(path.stem) for path in (tmp_path / "log" / "0").glob("*.seg")]
     ours = [int(path.stem) for path in (tmp_path / "third" / "0").glob("*.seg")]
     assert sorted(ours) == sorted(one for one in theirs if one < 1000 or one >= max(x for x in theirs if x <= 1600))
+
+
+@pytest.mark.parametrize("wave", [1, 100])
+def test_what_one_run_archived_of_files_and_over_the_network_is_cut_where_that_can_be_known(
+    tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch, wave: int
+) -> None:
+    """All that came over the network went into the last segment of the files."""
+    records = make_records(0, random_payloads(3000))
+    write_segments(tmp_path / "front", 0, records[:700], threshold=9000)
+    write_control(tmp_path / "front", [700])
+    write_segments(tmp_path / "behind", 0, records[700:])
+    write_control(tmp_path / "behind", [3000])
+    write_start(tmp_path / "behind", 0, 700)
+    elsewhere = str(tmp_path / "elsewhere")  # in the place of the network: no file of segments
+    archive(tmp_path / "behind", elsewhere)
+    options = parse_options({"directory": str(tmp_path / "front"), "archive": elsewhere})
+    monkeypatch.setattr("waltz_spark.archive.archive._WAVE", wave)
+    run_archive(plan_archive(options, root, range_count=50), HERE)
+    restore(root, tmp_path / "again", HERE, threshold=12_000)
+    known = [int(path.stem) for path in sorted((tmp_path / "front" / "0").glob("*.seg"))]
+    restored = sorted((tmp_path / "again" / "0").glob("*.seg"))
+    assert [int(path.stem) for path in restored][: len(known)] == known
+    assert len(restored) > len(known) + 5
+    assert max(path.stat().st_size for path in restored) < 12_000 + 100
+    assert problems(root, tmp_path / "again") == []
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_an_archive_that_cannot_be_read_is_no_loss_where_a_directory_has_some_of_it(
+    log: Path, root: str, tmp_path: Path, short: bool
+) -> None:
+    archive(log, root, range_count=1000)
+    path = next(path for path in Path(root).rglob("*.parquet") if "partition=0" in str(path))
+    path.unlink()
+    if short:
+        make_log(tmp_path / "short", [random_payloads(500), [], []], threshold=9000)
+    place = str(tmp_path / "short" if short else log)
+    reader = BatchReader(parse_options({"archive": root, "directory": place, "partitions": "0"}))
+    rows = []
+    with pytest.raises(UnreachableError, match="No such file") if short else contextlib.nullcontext():
+        for task in reader.partitions():
+            for batch in reader.read(task):
+                rows += batch.column("transaction_id").to_pylist()
+    assert rows == list(range(500 if short else 1000))
 
 
 async def test_a_node_starts_on_a_restored_directory_and_the_cluster_goes_on(tmp_path: Path, root: str) -> None:

@@ -113,6 +113,25 @@ def test_what_an_earlier_comparison_has_read_frees_nothing_when_the_file_is_gone
         desk.compare(13, 15)
 
 
+def test_files_of_partitions_that_the_server_lost_make_room(tmp_path: Path) -> None:
+    """There was a file in the making of each partition that it had ever begun one of, with up to 64 MB in memory."""
+    desk = Desk(tmp_path)
+    for partition in range(10):
+        desk.writing.answer(calls.ArchiveTake(1, partition, 0, 0, log(0, 3)))
+        desk.writing.answer(calls.ArchiveTake(2, 0, 0, 3 + 2 * partition, log(3 + 2 * partition, 5 + 2 * partition)))
+    scratch = [path.parent.name for path in tmp_path.rglob(".*")]
+    assert sorted(scratch) == ["partition=0", "partition=7", "partition=8", "partition=9"]
+    with pytest.raises(ArchiveError, match="expected a file of 0 to 2, found none"):
+        desk.writing.answer(calls.ArchiveTake(3, 6, 0, 3, log(3, 4)))
+    desk.fill()
+    for partition in range(10):
+        desk.writing._compared[partition + 1] = desk.writing._compared.get(0) or agent.Cursor(
+            desk.writing._known, str(tmp_path), 0, 0
+        )
+    desk.compare(0, 5)
+    assert list(desk.writing._compared) == [8, 9, 10, 0], "an open file each"
+
+
 def test_a_file_that_does_not_go_on_where_the_last_piece_ended_is_given_up(tmp_path: Path, desk: Desk) -> None:
     desk.writing.answer(calls.ArchiveTake(9, 0, COUNT, COUNT, log(COUNT, 25)))
     with pytest.raises(ArchiveError, match="expected a file of 20 to 26, found 20 to 24"):

@@ -16,9 +16,9 @@ import trio
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import waltz_trio as waltz
-from waltz_core.base.ids import Endpoint
+from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_core.base.log import MARKER_HEADER
-from waltz_spark.archive.archive import plan_archive, run_archive
+from waltz_spark.archive.archive import plan_archive, run_archive, verify_file
 from waltz_spark.archive.freeing import Freed, plan_free, run_free
 from waltz_spark.base.errors import ArchiveError, SourceRefusedError, UnreachableError, WrongClusterError
 from waltz_spark.base.planning import Range, ServerPlace, StoragePlace
@@ -164,6 +164,26 @@ async def test_what_is_archived_is_freed_and_read_from_the_archive(tmp_path: Pat
         assert seen == [(at, f"0:{at}".encode(), at % 3) for at in range(8, COUNT + 5)]
 
 
+async def test_of_a_file_of_which_the_cluster_has_a_part_that_part_is_compared(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=1, storage_nodes=3) as cluster:
+        await append(cluster, (COUNT,))
+        options = options_of(cluster, via="storage", adminEndpoints=admin_endpoints(cluster))
+        vault = str(tmp_path / "vault")
+        plan = await outside(lambda: plan_archive(options, vault, range_count=50))
+        await outside(lambda: run_archive(plan, Here()))
+        live = await outside(lambda: Cluster(options))
+        assert await outside(lambda: live.raise_log_start(0, 30, 60)) == 30
+        live.close()
+        wanted = await outside(lambda: plan_free(options, vault, keep_local=COUNT - 50))
+        assert (wanted.partitions, wanted.quorums) == ((Freed(0, 30, 50),), (2,))
+        (check,) = wanted.checks
+        verdict = await outside(lambda: verify_file(check))
+        assert (verdict.compared, verdict.problems, verdict.unread) == (3, (), ())
+        other = attrs.evolve(check, start=31)
+        assert (await outside(lambda: verify_file(other))).compared == 0, "the replicas are asked for one record more"
+        assert await outside(lambda: run_free(wanted, Here())) == wanted.partitions
+
+
 async def azip(numbers: range, items: AsyncIterator[T]) -> AsyncIterator[tuple[int, T]]:
     """As many items as there are numbers."""
     for number in numbers:
@@ -199,15 +219,68 @@ async def test_the_replicas_that_are_named_are_no_majority_of_those_that_there_a
         every = options_of(cluster, via="storage", adminEndpoints=f"{first},{second},{third}")
         plan = await outside(lambda: plan_archive(every, vault, range_count=50))
         await outside(lambda: run_archive(plan, Here()))
-        for named in (first, f"{first},{first}", f"{first},127.0.0.1:1"):
+        again = first.replace("127.0.0.1", "localhost")
+        for named in (first, f"{first},{first}", f"{first},127.0.0.1:1", f"{first},{again}", f"{again},{first}"):
             options = options_of(cluster, adminEndpoints=named)
             with pytest.raises(
                 ArchiveError, match=r"partition 0: 1 of its 3 replicas can be compared .* and 2 are needed"
             ):
                 await outside(lambda options=options: plan_free(options, vault))  # type: ignore[misc]
+        named = f"{second},{again},{third},{first}"
+        found = await outside(lambda: plan_free(options_of(cluster, adminEndpoints=named), vault))
+        assert [[name for name, _ in check.replicas] for check in found.checks][-1] == [again, third, second]
         found = await outside(lambda: plan_free(options_of(cluster, adminEndpoints=f"{second},{third}"), vault))
         assert found.quorums == (2,) * len(found.checks)
         assert [one.partition for one in found.partitions] == [0, 1]
+
+
+async def test_two_nodes_at_one_address_are_two_and_one_under_two_names_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=1, storage_nodes=2) as cluster:
+        first, second = map(parse_endpoint, admin_endpoints(cluster).split(","))
+        again = Endpoint("localhost", first.port)
+        live = await outside(lambda: Cluster(options_of(cluster)))
+        assert await outside(lambda: live._one_name_each([first, again, second])) == {
+            first: first,
+            again: first,
+            second: second,
+        }
+        started = itertools.count(1)
+        monkeypatch.setattr(AdminPort, "started_ms", lambda port: next(started))
+        assert await outside(lambda: live._one_name_each([again, first])) == {first: first, again: again}
+        monkeypatch.setattr(AdminPort, "started_ms", lambda port: 0)
+        assert await outside(lambda: live._one_name_each([again, first])) == {first: again, again: again}, "of 0.13.2"
+        live.close()
+
+
+def test_a_node_that_zookeeper_knows_by_two_names_is_one_replica_of_those_that_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("127.0.0.1:7", "localhost:7", "127.0.0.2:7")
+    dump = SimpleNamespace(
+        store=SimpleNamespace(key=bytes(range(16)), num_partitions=1),
+        servers=(),
+        assignment=SimpleNamespace(servers=()),
+        maps=SimpleNamespace(
+            connections=SimpleNamespace(connections=tuple((name, 8) for name in names)),
+            replicas=SimpleNamespace(storages_of=lambda partition: names),
+        ),
+        partitions=(None,),
+    )
+
+    @asynccontextmanager
+    async def client(*_: object, **__: object) -> AsyncIterator[None]:
+        yield
+
+    async def read_dump(*_: object) -> Any:
+        return dump
+
+    monkeypatch.setattr(cluster_module, "open_znode_client", client)
+    monkeypatch.setattr(cluster_module, "read_cluster", read_dump)
+    live = Cluster(parse_options({"zookeeper": "127.0.0.1:1", "clusterRoot": "/w"}))
+    places = [str(place.endpoint) for place in live.places(0, 3, "storage") if isinstance(place, StoragePlace)]
+    assert (places, live.replica_count(0)) == (["127.0.0.1:8", "127.0.0.2:8"], 3), "two of three are a majority"
 
 
 async def test_a_stream_follows_a_running_cluster(tmp_path: Path) -> None:

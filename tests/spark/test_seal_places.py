@@ -17,11 +17,11 @@ from tests.spark.s3 import outage
 from waltz_core.operations.merkle import ProofError
 from waltz_core.operations.transparency import Checkpoint, ConsistencyProof, parse_checkpoint
 from waltz_spark.audit.coverage import FAILED, PASSED, UNPROVEN
-from waltz_spark.base.errors import UnreachableError
+from waltz_spark.base.errors import ArchiveError, UnreachableError
 from waltz_spark.base.objects import RemoteStore, open_store
 from waltz_spark.read.options import parse_options
 from waltz_spark.seal.keys import Signer, make_key
-from waltz_spark.seal.places import Bucket, open_seal
+from waltz_spark.seal.places import Bucket, open_seal, put_text, read_text
 from waltz_spark.seal.sealing import PartitionSeal, SealedLog, check_proof, compare, prove_growth, prove_record, seal
 from waltz_spark.seal.tiles import Growth, Tiles, tile_name, write_checkpoint
 from waltz_trio.cli.main import main
@@ -238,3 +238,31 @@ def test_an_object_that_is_there_already_must_be_the_same(root: str) -> None:
         place.put("tile/0/000.p/1", bytes(31) + b"1")
         with pytest.raises(ProofError, match="is there already, and is another one"):
             place.settle()
+
+
+@pytest.mark.parametrize("place", ["s3:/vault", "hdfs:/x", "file://host/x", "file:x"])
+def test_what_only_looks_like_a_uri_is_no_folder_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    directory = log_of(tmp_path)
+    key = str(tmp_path / "ledger.key")
+    assert main(["seal", "--new-key", key]) == 0
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    capsys.readouterr()
+    assert main(["seal", "--directory", str(directory), "--key", key, "--seal", place]) == 1
+    assert f"{place}: expected " in capsys.readouterr().err
+    for call in (lambda: put_text(f"{place}/growth.proof", b"x"), lambda: read_text(f"{place}/growth.proof")):
+        with pytest.raises(ArchiveError, match="expected "):
+            call()
+    assert list(here.iterdir()) == []
+
+
+def test_a_local_place_may_be_written_as_a_uri(tmp_path: Path, signer: Signer) -> None:
+    directory = log_of(tmp_path)
+    rows = sealed(str(tmp_path / "seal"), directory, signer)
+    for place in (f"file:{tmp_path}/seal", f"file://localhost{tmp_path}/seal", f"FILE://{tmp_path}/seal"):
+        assert [one.size for one in sealed(place, directory, signer)] == [one.size for one in rows]
+    put_text(f"file:{tmp_path}/a.proof", b"x")
+    assert ((tmp_path / "a.proof").read_bytes(), read_text(f"file://{tmp_path}/a.proof")) == (b"x", b"x")

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -172,6 +173,29 @@ def test_a_set_of_ids_narrows_the_range_and_goes_back_to_spark(tmp_path: Path, l
     assert ids(found, found.partitions()) == [(p, at) for p in (0, 2) for at in (20, 21, 22)]
 
 
+class Named:
+    """A codec with columns that have names of the log's."""
+
+    schema = pa.schema([("client_id", pa.int32()), ("Partition", pa.int32())])
+
+    def decode(self, data: Any, header: Any) -> list[Any]:
+        return [pa.array([1] * len(data), pa.int32()), pa.array([None] * len(data), pa.int32())]
+
+
+def test_filters_on_columns_of_a_codec_are_not_those_of_the_log(tmp_path: Path, log: list[list[Record]]) -> None:
+    codec = f"{__name__}:Named"
+    found = reader(tmp_path, codec=codec, columns="transaction_id,data")
+    filters: list[Filter] = [EqualTo(("client_id",), 1), EqualTo(("partition",), 2), IsNotNull(("Partition",))]
+    filters += [IsNotNull(("partition",)), IsNotNull(("data",))]
+    assert list(found.pushFilters(filters)) == filters
+    assert list(found.pushFilters([LessThanOrEqual(("transaction_id",), 9)])) == []
+    assert len(rows_of(found, found.partitions())) == 20
+    for columns, twice in (("client_id,data", "client_id"), ("partition,data", "partition")):
+        with pytest.raises(OptionError, match=f"codec {codec}: there would be two columns {twice}: "):
+            reader(tmp_path, codec=codec, columns=columns)
+    assert reader(tmp_path, codec=codec, columns="client_id").shape.columns == ("client_id",), "nothing is decoded"
+
+
 def test_spark_takes_the_reader_for_one_without_pushdown_when_pushdown_is_off(tmp_path: Path) -> None:
     make_log(tmp_path / "a", [[b""]])
     found = pickle.loads(pickle.dumps(reader(tmp_path)))
@@ -304,6 +328,13 @@ def test_the_first_offset_does_not_depend_on_the_log(tmp_path: Path, log: list[l
     assert found.partitions(before, first) == []
     assert first["next"] == {"0": 300, "1": 0, "2": 170}
     assert json.dumps(before) == json.dumps(stream(tmp_path, startingOffsets="latest").initialOffset())
+
+
+@pytest.mark.parametrize("offsets", ["latst", "[1]", "7", '{"0": "x"}', '{"zero": 1}', '{"0": -3}', '{"0": 1'])
+def test_a_stream_that_begins_nowhere_says_so(tmp_path: Path, log: list[list[Record]], offsets: str) -> None:
+    with pytest.raises(OptionError, match="startingOffsets: expected earliest, latest or JSON such as") as caught:
+        stream(tmp_path, startingOffsets=offsets).initialOffset()
+    assert offsets in str(caught.value)
 
 
 def test_a_restarted_stream_goes_on_where_the_checkpoint_says(tmp_path: Path, log: list[list[Record]]) -> None:

@@ -266,6 +266,10 @@ async def test_rows_that_cannot_be_written_are_explained(tmp_path: Path) -> None
         job = await outside(lambda: job_of(cluster))
         for rows, problem in (
             ([{"partition": 2, "data": b""}], "partition 2: this cluster has 0 to 1"),
+            (
+                [{"partition": 0, "data": b"", "header": at and -1464620122} for at in range(2)],
+                r"row 1 of its task, counted from 0, has the header -1464620122, .*\(header <> -1464620122\)",
+            ),
             ([{"partition": 0, "data": None}], "column data has no value in 1 rows"),
             ([{"partition": 0, "data": b"x" * (17 << 20)}], "partition 0: a row cannot be written: payload of"),
         ):

@@ -6,7 +6,7 @@
 
 It keeps nothing that must survive: what was not committed to the manifest did not happen, and whoever asks looks again.
 So it may be killed at any time, and ends by itself when its server does. What it holds is bounded by what its server
-asks at a time: of each file that is being written a row group, and what was read last for others to read.
+asks at a time: of a few files that are being written a row group each, and what was read last for others to read.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ _KEPT_MAX = 32  # blocks that were read last; each has about `_BLOCK_SIZE_MAX` b
 _BLOCK_SIZE_MAX = 2 << 20
 _SHAPE = Shape(columns=STORED, verify="bytes", size_max=_BLOCK_SIZE_MAX)
 _READ_SIZE = 1 << 20
+_FILES_MAX = 4  # in the making; a server works at two, and does not say which it has lost with their partitions
 _NICE = 5  # commits come first
 
 
@@ -152,7 +153,7 @@ class ArchiveWriter:
     def __init__(self, store: Store, known: Manifest) -> None:
         self._store = store
         self._known = known
-        self._files: dict[int, _File] = {}
+        self._files: dict[int, _File] = {}  # by partition, in the order of their last use
         self._looks: dict[int, calls.ArchiveLook] = {}  # what was said of the cluster, by partition
         self._compared: dict[int, Cursor] = {}  # where the comparison of a partition is
         self._steps: dict[type[calls.ArchiveAsk], Callable[[calls.ArchiveAsk], calls.ArchiveEvent]] = {
@@ -220,7 +221,10 @@ class ArchiveWriter:
                 _unlink(scratch)
                 raise
             self._files[take.partition_id] = _File(take.first, take.first, scratch, writer)
+            for partition in tuple(self._files)[:-_FILES_MAX]:
+                self.drop(partition)
         file = self._file_at(take.partition_id, take.file_first, take.first)
+        self._files[take.partition_id] = self._files.pop(take.partition_id)  # used last
         block = block_of_records(take.partition_id, take.first, take.records)
         file.writer.add(block)
         file.next_id = block.end_id
@@ -274,6 +278,8 @@ class ArchiveWriter:
                 )
             low += len(held)
         self._compared[partition] = cursor
+        for other in tuple(self._compared)[:-_FILES_MAX]:
+            del self._compared[other]
         return calls.ArchiveEqual(question.ticket)
 
 

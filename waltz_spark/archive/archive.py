@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,11 +138,8 @@ def plan_archive(
             ends = tuple(end // state.range_count * state.range_count for end in ends)
         archived = tuple(state.end(at) for at in range(state.partition_count))
         starts = tuple(low if end is None else end for low, end in zip(look.earliest, archived, strict=True))
-        for at, (end, available) in enumerate(zip(archived, look.ends, strict=True)):
-            if end is not None and end > available and at in inventory.partitions:
-                raise ArchiveError(
-                    f"{root}: partition {at} is archived up to id {end - 1}, the log ends at {available - 1}"
-                )
+        for partition in inventory.partitions:
+            check_not_ahead(state, partition, look.ends[partition])
         patience = Patience(options.request_timeout_ms / 1000, options.retries)
         ranges = inventory.ranges(look, starts, ends)
         for partition in inventory.partitions:
@@ -154,6 +152,19 @@ def plan_archive(
         return Plan(state, tuple(tasks), segments, about)
     finally:
         inventory.close()
+
+
+def check_not_ahead(state: ArchiveState, partition: int, available: int) -> None:
+    """See that an archive holds nothing that the log does not have.
+
+    Raises:
+        ArchiveError: it goes on behind the id `available`, where the log ends.
+    """
+    end = state.end(partition)
+    if end is not None and end > available:
+        raise ArchiveError(
+            f"{state.root}: partition {partition} is archived up to id {end - 1}, the log ends at {available - 1}"
+        )
 
 
 def _file_tasks(
@@ -313,11 +324,19 @@ def _check_written(task: FileTask, root: str, path: str, expected: str) -> None:
 
 def digest_of(place: ArchivePlace, partition: int) -> str:
     """SHA-256 over the records of a file as they stand on disk; raises what reading raises."""
-    digest = hashlib.sha256()
+    return _digests_of(place, partition, place.first_id)[0]
+
+
+def _digests_of(place: ArchivePlace, partition: int, start: int) -> tuple[str, str]:
+    """As `digest_of`, and that of the records from id `start` on."""
+    whole, part = hashlib.sha256(), hashlib.sha256()
     unverified = attrs.evolve(_SHAPE, verify="none")  # the digest covers what the checksums cover
     for block in archived_blocks(place, partition, place.first_id, place.end_id, unverified):
-        digest.update(block.data)
-    return digest.hexdigest()
+        whole.update(block.data)
+        if place.first_id < start < block.end_id:
+            low = int(block.offsets[max(0, start - block.first_id)])
+            part.update(block.buffer.data[low : int(block.offsets[-1])])
+    return whole.hexdigest(), (part if start > place.first_id else whole).hexdigest()
 
 
 def _local_size_and_crc(path: str) -> tuple[int, int]:
@@ -341,8 +360,9 @@ def run_archive(plan: Plan, runner: Runner, on_progress: OnProgress | None = Non
     done = raw_size = file_size = commits = 0
     for at in range(0, len(plan.tasks), wave):
         written = runner.run(write_file, plan.tasks[at : at + wave])
-        state = commit_written(store, state, written, plan.segments, plan.about)
-        commits += 1
+        for group in _alike(written):
+            state = commit_written(store, state, group, plan.segments, plan.about)
+            commits += 1
         done += sum(one.task.end_id - one.task.first_id for one in written)
         raw_size += sum(one.raw_size for one in written)
         file_size += sum(one.file_size for one in written)
@@ -351,6 +371,36 @@ def run_archive(plan: Plan, runner: Runner, on_progress: OnProgress | None = Non
     if not plan.tasks and not state.commits:
         state = manifest.commit(store, state, (), (), plan.about) or manifest.read_archive(store.root)
     return ArchiveReport(done, raw_size, file_size, len(plan.tasks), commits, time.monotonic() - begin, state)
+
+
+def _alike(written: Sequence[Written]) -> Iterator[list[Written]]:
+    """Cut before a file that was read from segments where the one before it in the partition was not, or vice versa.
+
+    Of a commit that names segments all files of the partition count as read from segments.
+    """
+    group: list[Written] = []
+    kinds: dict[int, bool] = {}
+    for one in written:
+        kind = any(isinstance(span.places[0], FilePlace) for span in one.task.ranges)
+        if kinds.setdefault(one.task.partition, kind) != kind:
+            yield group
+            group, kinds = [], {one.task.partition: kind}
+        group.append(one)
+    if group:
+        yield group
+
+
+def _read_from(tasks: Sequence[FileTask], segments: Sequence[ArchivedSegment]) -> list[ArchivedSegment]:
+    """The segments that tasks read; each range of files is in one of them."""
+    own: dict[tuple[int, int], ArchivedSegment] = {}
+    for partition in {task.partition for task in tasks}:
+        borders = sorted((one for one in segments if one.partition == partition), key=lambda one: one.first_id)
+        spans = [span for task in tasks if task.partition == partition for span in task.ranges]
+        for span in spans:
+            at = bisect_right(borders, span.start, key=lambda one: one.first_id) - 1
+            if at >= 0 and isinstance(span.places[0], FilePlace):
+                own[partition, borders[at].first_id] = borders[at]
+    return [own[at] for at in sorted(own)]
 
 
 def commit_written(
@@ -367,11 +417,13 @@ def commit_written(
         UnreachableError: the store cannot be written.
     """
     for _ in range(_ATTEMPTS):
-        files, links = [], {file.task.partition: state.last_link(file.task.partition) for file in written}
+        files, tasks = list[ArchivedFile](), list[FileTask]()
+        links = {file.task.partition: state.last_link(file.task.partition) for file in written}
         for file in written:
             task = file.task
             if _is_there(state, file):
                 continue
+            tasks.append(task)
             link = manifest.next_link(links[task.partition], task.first_id, task.end_id, file.sha256)
             links[task.partition] = link
             files.append(
@@ -389,9 +441,7 @@ def commit_written(
             )
         if not files:
             return state
-        own = {task.partition: task.end_id for task in (file.task for file in written)}
-        whole = [segment for segment in segments if segment.first_id < own.get(segment.partition, 0)]
-        after = manifest.commit(store, state, files, whole, about)
+        after = manifest.commit(store, state, files, _read_from(tasks, segments), about)
         if after is not None:
             return after
         state = manifest.read_archive(store.root)
@@ -418,6 +468,12 @@ class Check:
     root: str
     file: ArchivedFile
     replicas: tuple[tuple[str, tuple[Range, ...]], ...]  # name of the copy, and where in it the ids stand
+    start: int = 0  # ids below are in no replica any more, so that only those from here on are compared
+
+    @property
+    def first_id(self) -> int:
+        """The first id that is compared."""
+        return max(self.start, self.file.first_id)
 
 
 @record
@@ -427,37 +483,29 @@ class Verdict:
     file: ArchivedFile
     compared: int  # replicas with the same digest
     problems: tuple[str, ...]
-    unread: tuple[str, ...] = ()  # replicas that did not answer
+    unread: tuple[str, ...] = ()  # replicas, or the store of the archive, that did not answer
+    read: bool = True  # the file itself was read
 
 
 def verify_file(check: Check) -> Verdict:
     """Size and CRC-32 of the file, digest of the records in it, digests of the same ids in replicas."""
-    file, problems, compared = check.file, [], 0
-    unread: list[str] = []
+    file, problems, unread, compared = check.file, list[str](), list[str](), 0
     try:
-        contents = open_store(check.root).size_and_crc(file.path, size_max=file.file_size)
-        if contents != (file.file_size, file.file_crc32):
-            problems.append(
-                f"{file.path}: {contents[0]} bytes with CRC-32 {contents[1]:08x}, "
-                f"the manifest says {file.file_size} with {file.file_crc32:08x}"
-            )
-        digest = digest_of(file.place(check.root), file.partition)
-        if digest != file.sha256:
-            problems.append(f"{file.path}: digest {digest}, the manifest says {file.sha256}")
-    except PipelineError as error:
-        problems.append(f"{file.path}: {error}")
+        expected = _verify_own(check, problems)
+    except UnreachableError as error:
+        return Verdict(file, 0, tuple(problems), (f"{file.path}: {error}",), read=False)
     for directory, ranges in check.replicas:
         try:
             replica = hashlib.sha256()
             for part in ranges:
                 for block in read_blocks(part, attrs.evolve(_SHAPE, verify="none"), Patience(attempts=1)):
                     replica.update(block.data)
-            if replica.hexdigest() == file.sha256:
+            if replica.hexdigest() == expected:
                 compared += 1
             else:
                 problems.append(
-                    f"{directory}: partition {file.partition}, ids {file.first_id} to {file.end_id - 1}: "
-                    f"digest {replica.hexdigest()}, the archive has {file.sha256}"
+                    f"{directory}: partition {file.partition}, ids {check.first_id} to {file.end_id - 1}: "
+                    f"digest {replica.hexdigest()}, the archive has {expected}"
                 )
         except UnreachableError as error:
             local = all(isinstance(place, FilePlace) for part in ranges for place in part.places)
@@ -465,6 +513,31 @@ def verify_file(check: Check) -> Verdict:
         except PipelineError as error:
             problems.append(f"{directory}: {error}")
     return Verdict(file, compared, tuple(problems), tuple(unread))
+
+
+def _verify_own(check: Check, problems: list[str]) -> str:
+    """Verify the file itself; the digest that replicas must have: of a part of it, what was read as that part.
+
+    Raises:
+        UnreachableError: the store does not answer, which says nothing of the file. One that is not there is a problem.
+    """
+    file, part = check.file, "none: it could not be read"
+    try:
+        contents = open_store(check.root).size_and_crc(file.path, size_max=file.file_size)
+        if contents != (file.file_size, file.file_crc32):
+            problems.append(
+                f"{file.path}: {contents[0]} bytes with CRC-32 {contents[1]:08x}, "
+                f"the manifest says {file.file_size} with {file.file_crc32:08x}"
+            )
+        digest, part = _digests_of(file.place(check.root), file.partition, check.first_id)
+        if digest != file.sha256:
+            problems.append(f"{file.path}: digest {digest}, the manifest says {file.sha256}")
+    except PipelineError as error:
+        missing = "://" not in check.root or isinstance(error.__cause__, FileNotFoundError)
+        if isinstance(error, UnreachableError) and not missing:
+            raise
+        problems.append(f"{file.path}: {error}")
+    return file.sha256 if check.first_id == file.first_id else part
 
 
 def plan_verification(

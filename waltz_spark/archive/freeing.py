@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from waltz_core.base.quorum import majority
 from waltz_core.base.record import record
-from waltz_spark.archive.archive import Check, run_verification
+from waltz_spark.archive.archive import Check, check_not_ahead, run_verification
 from waltz_spark.base.errors import ArchiveError, OptionError
-from waltz_spark.base.planning import Place, Range, StoragePlace
+from waltz_spark.base.planning import Place, Range, StoragePlace, clip
 from waltz_spark.base.runners import OnProgress, Runner
 from waltz_spark.read.cluster import Cluster
 from waltz_spark.read.inventory import Inventory
@@ -45,7 +45,8 @@ def plan_free(options: Options, root: str, *, keep_local: int = 0) -> FreePlan:
     Raises:
         OptionError: no running cluster is named, or not where its replicas are, or nothing tells how many there are;
             `keep_local` is below 0.
-        ArchiveError: the archive is of another cluster, its hash chain is broken, or too few replicas can be compared.
+        ArchiveError: the archive is of another cluster, or ahead of the log, its hash chain is broken, or too few
+            replicas can be compared.
         UnreachableError: the cluster does not answer.
     """
     check_number("keep_local", keep_local, 0)
@@ -62,6 +63,7 @@ def plan_free(options: Options, root: str, *, keep_local: int = 0) -> FreePlan:
         quorums: list[int] = []
         for partition in inventory.partitions:
             start, limit = cluster.log_start(partition), marks.ends[partition] - keep_local
+            check_not_ahead(state, partition, marks.ends[partition])
             files = [one for one in state.files_of(partition) if start < one.end_id <= limit]
             if not files:
                 continue
@@ -71,11 +73,9 @@ def plan_free(options: Options, root: str, *, keep_local: int = 0) -> FreePlan:
             places = cluster.places(partition, marks.sessions[partition], "storage")
             if not places:
                 raise OptionError("freeing compares replicas: give adminEndpoints, or zookeeper instead of url")
-            needed = _needed(cluster, partition, len(places))
-            for file in files:
-                whole = file.first_id >= start  # of others the cluster has a part only
-                quorums.append(needed if whole else 0)
-                checks.append(Check(state.root, file, _replicas(places, file) if whole else ()))
+            quorums += [_needed(cluster, partition, len(places))] * len(files)
+            # Of the first file the cluster may have a part only, which is compared as the others are.
+            checks += [Check(state.root, file, _replicas(places, file, start), start) for file in files]
             freed.append(Freed(partition, start, files[-1].end_id))
         return FreePlan(options, state, tuple(freed), tuple(checks), tuple(quorums))
     finally:
@@ -96,11 +96,15 @@ def _needed(cluster: Cluster, partition: int, named: int) -> int:
     return needed
 
 
-def _replicas(places: tuple[Place, ...], file: ArchivedFile) -> tuple[tuple[str, tuple[Range, ...]], ...]:
+def _replicas(places: tuple[Place, ...], file: ArchivedFile, start: int) -> tuple[tuple[str, tuple[Range, ...]], ...]:
+    """Where the ids of a file from `start` on stand in each replica."""
     return tuple(
-        (str(place.endpoint), (Range(file.partition, file.first_id, file.end_id, file.raw_size, (place,)),))
+        (str(place.endpoint), (part,))
         for place in places
         if isinstance(place, StoragePlace)
+        and (
+            part := clip(Range(file.partition, file.first_id, file.end_id, file.raw_size, (place,)), start, file.end_id)
+        )
     )
 
 

@@ -8,6 +8,7 @@ copies them to it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -15,6 +16,7 @@ import time
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 
@@ -39,6 +41,7 @@ THRESHOLD_MIN = HEADER_SIZE
 _SHAPE = Shape(verify="none")  # the digests of the result are compared with those of the archive
 _WAVE = 4
 _SEQUENCE = 1  # of the control struct of each partition
+_ATTEMPT = ".attempt-"  # begins the names of files that are not whole yet
 UNFINISHED = "waltz-restore.unfinished"
 _SCRATCH = f"{control.NAME}.new"  # the control file before it has its name; it is written over
 """In a directory while a log is restored into it, which the next restore may then begin anew."""
@@ -143,6 +146,7 @@ def _restore(
         if on_progress is not None:
             on_progress(done, total)
     _check(state, str(target), written, wanted, runner)
+    _remove_scratch(target, wanted)
     for number in wanted:
         _write_start(target, number, [first for partition, _, first, _ in written if partition == number])
     _write_control(target, state, wanted, now_ms)
@@ -235,7 +239,10 @@ def _known_end(first: int, stop: int, from_files: Sequence[tuple[int, int]]) -> 
 
 
 class _Files:
-    """The two files of the segment that is being written."""
+    """The two files of the segment that is being written; until they are whole their names are of this attempt alone.
+
+    Another attempt at the same task may work at the same time, or still when a node runs on the directory.
+    """
 
     def __init__(self, task: SegmentTask, first_id: int) -> None:
         folder = Path(task.directory) / str(task.partition)
@@ -243,7 +250,8 @@ class _Files:
         self.first_id = self.next_id = first_id
         self.end = HEADER_SIZE
         header = encode_header(SegmentHeader(task.created_ms, task.key, task.partition, first_id))
-        self._open: list[int] = []
+        self._open: dict[Path, int] = {}  # by the names that the files are to have
+        self._attempt = uuid4().hex
         self._data = self._create(self.path)
         self._index = self._create(self.path.with_name(index_name(self.path.name)))
         durable.write_all(self._data, header)
@@ -257,19 +265,28 @@ class _Files:
         self.end = int(ends[-1])
         self.next_id += len(sizes)
 
+    def _scratch(self, path: Path) -> Path:
+        return path.with_name(f"{_ATTEMPT}{path.name}.{self._attempt}")
+
     def _create(self, path: Path) -> int:
-        """A new file, or an emptied one, for its owner alone."""
-        fd = durable.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        self._open.append(fd)
+        """A new file, for its owner alone."""
+        fd = durable.open_file(self._scratch(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        self._open[path] = fd
         return fd
 
     def drop(self) -> None:
         while self._open:
-            durable.close(self._open.pop())
+            path, fd = self._open.popitem()
+            durable.close(fd)
+            with contextlib.suppress(FileNotFoundError):
+                durable.unlink(self._scratch(path))
 
     def close(self) -> tuple[str, int, int, int]:
         for fd in (self._index, self._data):
             durable.sync_data(fd)
+        for path in self._open:
+            with contextlib.suppress(FileExistsError):  # of another attempt, with the same bytes, which may be checked
+                durable.link(self._scratch(path), path)
         self.drop()
         return str(self.path), self.first_id, self.next_id, self.end - HEADER_SIZE
 
@@ -340,6 +357,14 @@ def _check(
     for problem in runner.run(check_range, checks):
         if problem is not None:
             raise ArchiveError(f"{problem} than in the archive")
+
+
+def _remove_scratch(target: Path, partitions: Sequence[int]) -> None:
+    """Delete what attempts have left that were killed; one that still works fails, as what it writes is there."""
+    for partition in partitions:
+        for path in (target / str(partition)).glob(f"{_ATTEMPT}*"):
+            with contextlib.suppress(FileNotFoundError):  # it was just given up
+                durable.unlink(path)
 
 
 def _write_start(target: Path, partition: int, firsts: Sequence[int]) -> None:

@@ -495,7 +495,7 @@ def _archive(
         unread = list(dict.fromkeys(text for one in own for text in one.unread))
         detail = "; ".join((texts + unread)[:_PROBLEMS_MAX])
         findings.append(Finding("archive equals log", partition, status, looked_at, scope, detail))
-    sound = [one.file for one in verdicts if not one.problems]
+    sound = [one.file for one in verdicts if one.read and not one.problems]
     return state, findings, [(file.partition, file.first_id, file.end_id) for file in sound]
 
 

@@ -13,12 +13,15 @@ from typing import Any
 
 from waltz_core.base.record import record
 from waltz_spark.audit.audit import Finding
-from waltz_spark.audit.coverage import FAILED, PASSED
+from waltz_spark.audit.coverage import FAILED, PASSED, UNPROVEN, span_text
+from waltz_spark.audit.scan import left_out_of
 from waltz_spark.base.errors import OptionError
-from waltz_spark.read.inventory import plan_reading
+from waltz_spark.read.inventory import ReadingPlan, plan_reading
 from waltz_spark.read.options import parse_options
 
 _SHOWN = 20  # violations
+_SPANS = 8  # partitions in the scope of a finding
+_BOUNDS = ("startingoffsets", "endingoffsets", "cut")
 
 
 @record
@@ -57,13 +60,15 @@ def judge(spark: Any, options: dict[str, str], invariants: Sequence[Invariant]) 
     from waltz_spark.spark.session import register
 
     reading = plan_reading(parse_options(options))
-    count = sum(part.count for part in reading.ranges)
     register(spark)
-    # The same cut for all of them: the log may grow meanwhile.
-    cut = json.dumps({str(partition): reading.ends[partition] for partition in reading.partitions})
-    log = spark.read.format("waltz").options(**options, cut=cut).load()
+    # The same cut for all of them: the log may grow meanwhile, or give up what is old.
+    frozen = {name: value for name, value in options.items() if name.lower() not in _BOUNDS}
+    for name, ids in (("startingOffsets", reading.start), ("cut", reading.ends)):
+        frozen[name] = json.dumps({str(partition): ids[partition] for partition in reading.partitions})
+    log = spark.read.format("waltz").options(**frozen).load()
     log.createOrReplaceTempView("log")
     flows(log).createOrReplaceTempView("flows")
+    count, scope, whole = _looked_at(reading)
     findings = []
     for invariant in invariants:
         try:
@@ -73,8 +78,28 @@ def judge(spark: Any, options: dict[str, str], invariants: Sequence[Invariant]) 
             raise OptionError(f"invariant {invariant.name}: {str(error).splitlines()[0]}") from error
         texts = [", ".join(f"{name} {value}" for name, value in row.asDict().items()) for row in rows[:_SHOWN]]
         more = ["and more"] if len(rows) > _SHOWN else []
-        status = FAILED if rows else PASSED
-        findings.append(
-            Finding(f"invariant {invariant.name}", -1, status, count, "the whole log", "; ".join(texts + more))
-        )
+        status = FAILED if rows else PASSED if whole else UNPROVEN
+        findings.append(Finding(f"invariant {invariant.name}", -1, status, count, scope, "; ".join(texts + more)))
     return findings
+
+
+def _looked_at(reading: ReadingPlan) -> tuple[int, str, bool]:
+    """How many records a query sees, which, and whether that is all that is known to be there, and anything."""
+    look = reading.look
+    count = sum(part.count for part in reading.ranges)
+    known = sum(look.ends) - sum(look.earliest)
+    if look.marks is None:
+        known += sum(left_out_of(look, partition) for partition in reading.partitions)
+    every = len(reading.partitions) == len(look.ends)
+    if every and count == known and count:
+        return count, "the whole log", True
+    if not count:
+        return 0, "no record: there was nothing to look at", False
+    spans = [
+        f"partition {at}: {span_text([(reading.start[at], reading.ends[at])])}"
+        for at in reading.partitions
+        if reading.start[at] < reading.ends[at]
+    ]
+    more = [f"{len(spans) - _SPANS} more"] if len(spans) > _SPANS else []
+    of = f"of {known:,} records" if every else f"of those of {len(reading.partitions)} of {len(look.ends)} partitions"
+    return count, f"{count:,} {of}: {', '.join(spans[:_SPANS] + more)}", False

@@ -141,16 +141,17 @@ def scan(options: Options, runner: Runner, on_progress: OnProgress | None = None
         size = sum(one.size for one in own)
         count = sum(one.count for one in own)
         start, end = reading.start[partition], reading.ends[partition]
-        left_out = 0 if reading.look.marks is not None else _left_out(reading.look, partition)
+        left_out = 0 if reading.look.marks is not None else left_out_of(reading.look, partition)
         held = _held(reading.look, partition)
         partitions.append(PartitionScan(partition, start, end, count, size, left_out, held, problems))
     live = reading.look.marks is not None
     return ScanReport(tuple(partitions), _sources(options), live, time.monotonic() - begin)
 
 
-def _left_out(look: Look, partition: int) -> int:
+def left_out_of(look: Look, partition: int) -> int:
+    """Records that stand in files behind what is known to be committed; an archive may go on behind all files."""
     files = [files for replica in look.replicas if (files := replica.find(partition)) is not None]
-    return max((one.whole_end - max(one.safe_end, look.ends[partition]) for one in files), default=0)
+    return max((0, *(one.whole_end - max(one.safe_end, look.ends[partition]) for one in files)))
 
 
 def _held(look: Look, partition: int) -> bool:

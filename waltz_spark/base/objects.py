@@ -8,10 +8,13 @@ mode `create`. Other kinds of stores are refused.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import stat
+import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -23,6 +26,8 @@ SMALL_MAX = 1 << 28
 """Bytes of the largest file that is read as a whole: a checkpoint of some 700,000 archived files."""
 
 _CONDITIONAL = ("s3", "s3a")  # kinds of fsspec whose mode `create` is a conditional put
+_FAILURES = (("botocore.exceptions", "BotoCoreError"), ("aiohttp", "ClientError"))  # beside OSError
+_TAKEN = ("PreconditionFailed", "412")  # what S3 calls a taken name, and a store that sends a status alone
 _ONE_SLASH = re.compile(r"([a-z][a-z0-9+.-]+):/(?!/)", re.IGNORECASE)
 
 
@@ -77,7 +82,7 @@ def open_store(root: str, *, read_only: bool = False) -> Store:
     Raises:
         ArchiveError: fsspec, or the package for this kind of store, is not installed, or this is no place of any kind.
     """
-    root = _plain(root)
+    root = plain_root(root)
     if "://" not in root:
         return LocalStore(root)
     try:
@@ -91,13 +96,14 @@ def open_store(root: str, *, read_only: bool = False) -> Store:
             f"{', '.join(_CONDITIONAL)}, not on {kind}"
         )
     try:
-        file_system, path = fsspec.core.url_to_fs(root)
+        with _reaching(root):
+            file_system, path = fsspec.core.url_to_fs(root)
     except (ImportError, ValueError) as error:
         raise ArchiveError(f"{root}: {error}") from error
     return RemoteStore(root, file_system, path)
 
 
-def _plain(root: str) -> str:
+def plain_root(root: str) -> str:
     """The path of a local URI, as Spark and Hadoop write it (`file:/path`, percent signs as they are); else as it is.
 
     Raises:
@@ -245,6 +251,59 @@ def _sync_folders(folder: Path, root: Path) -> None:
         folder = folder.parent
 
 
+@contextlib.contextmanager
+def _reaching(place: str) -> Iterator[None]:
+    """Around a call of fsspec: whatever it raises where the store does not do it is an UnreachableError."""
+    try:
+        yield
+    except _failures() as error:
+        raise UnreachableError(f"{place}: {error}") from error
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """With the errors of the packages beneath s3fs, which lets through those that are no answers of the store."""
+    loaded = [(sys.modules.get(name), root) for name, root in _FAILURES]  # one that is not imported raises nothing
+    return (OSError, *(getattr(module, root) for module, root in loaded if module is not None))
+
+
+def _is_taken(error: OSError) -> bool:
+    """Whether a put was refused for its condition; s3fs does not understand stores that do not say which one it was."""
+    response = getattr(error.__cause__, "response", None)
+    code = response.get("Error", {}).get("Code") if isinstance(response, dict) else None
+    return isinstance(error, FileExistsError) or code in _TAKEN
+
+
+class _RemoteFile(io.RawIOBase):
+    """An object that is read; what pyarrow calls an OSError of its own is then something in the object."""
+
+    def __init__(self, place: str, file: Any) -> None:
+        super().__init__()
+        self._place = place
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        with _reaching(self._place):
+            data: bytes = self._file.read(size)
+            return data
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
 class RemoteStore:
     """What fsspec reaches. Scratch files are written to the local temporary directory and uploaded whole."""
 
@@ -257,14 +316,13 @@ class RemoteStore:
         return f"{self._path}/{name}"
 
     def names(self, folder: str) -> list[str]:
-        try:
-            # Not by dropping the cache: threads share this object, and one may be reading from it.
-            paths = self._file_system.ls(self._full(folder), detail=False, refresh=True)
-        except FileNotFoundError:
-            self._check_bucket()
-            return []
-        except OSError as error:
-            raise UnreachableError(f"{self.root}/{folder}: {error}") from error
+        with _reaching(f"{self.root}/{folder}"):
+            try:
+                # Not by dropping the cache: threads share this object, and one may be reading from it.
+                paths = self._file_system.ls(self._full(folder), detail=False, refresh=True)
+            except FileNotFoundError:
+                self._check_bucket()
+                return []
         return sorted(path.rsplit("/", 1)[1] for path in paths)
 
     def _check_bucket(self) -> None:
@@ -278,35 +336,31 @@ class RemoteStore:
             raise UnreachableError(f"{self.root}: there is no bucket {bucket}") from error
 
     def read(self, name: str, size_max: int = SMALL_MAX) -> bytes:
-        try:
+        with _reaching(f"{self.root}/{name}"):
             data: bytes = self._file_system.cat_file(self._full(name), start=0, end=size_max + 1)
-        except OSError as error:
-            raise UnreachableError(f"{self.root}/{name}: {error}") from error
         return _bounded(f"{self.root}/{name}", data, size_max)
 
     def find(self, name: str, size_max: int = SMALL_MAX) -> bytes | None:
-        try:
-            data: bytes = self._file_system.cat_file(self._full(name), start=0, end=size_max + 1)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise UnreachableError(f"{self.root}/{name}: {error}") from error
+        with _reaching(f"{self.root}/{name}"):
+            try:
+                data: bytes = self._file_system.cat_file(self._full(name), start=0, end=size_max + 1)
+            except FileNotFoundError:
+                return None
         return _bounded(f"{self.root}/{name}", data, size_max)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        try:
-            self._file_system.pipe_file(self._full(name), data, mode="create")
-        except FileExistsError:
-            return False
-        except OSError as error:
-            raise UnreachableError(f"{self.root}/{name}: {error}") from error
+        with _reaching(f"{self.root}/{name}"):
+            try:
+                self._file_system.pipe_file(self._full(name), data, mode="create")
+            except OSError as error:
+                if _is_taken(error):
+                    return False
+                raise
         return True
 
     def open_input(self, name: str) -> Any:
-        try:
-            return self._file_system.open(self._full(name), "rb")
-        except OSError as error:
-            raise UnreachableError(f"{self.root}/{name}: {error}") from error
+        with _reaching(f"{self.root}/{name}"):
+            return _RemoteFile(f"{self.root}/{name}", self._file_system.open(self._full(name), "rb"))
 
     def scratch(self, name: str) -> str:
         import tempfile
@@ -317,11 +371,13 @@ class RemoteStore:
 
     def publish(self, scratch: str, name: str) -> bool:
         try:
-            self._file_system.put_file(scratch, self._full(name), mode="create")
-        except FileExistsError:
-            return False
-        except OSError as error:
-            raise UnreachableError(f"{self.root}/{name}: {error}") from error
+            with _reaching(f"{self.root}/{name}"):
+                try:
+                    self._file_system.put_file(scratch, self._full(name), mode="create")
+                except OSError as error:
+                    if _is_taken(error):
+                        return False
+                    raise
         finally:
             durable.unlink(Path(scratch))
         return True
@@ -331,9 +387,5 @@ class RemoteStore:
             return _crc(file, size_max)
 
     def remove(self, name: str) -> None:
-        try:
+        with _reaching(f"{self.root}/{name}"), contextlib.suppress(FileNotFoundError):
             self._file_system.rm_file(self._full(name))
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise UnreachableError(f"{self.root}/{name}: {error}") from error

@@ -157,10 +157,16 @@ def offset_of(key: bytes, ends: Vector) -> dict[str, Any]:
 
 
 def symbolic_offset(starting: str) -> dict[str, Any]:
-    """The offset before the first one. Spark keeps it nowhere and asks twice, so it must not depend on the log."""
+    """The offset before the first one. Spark keeps it nowhere and asks twice, so it must not depend on the log.
+
+    Raises:
+        OptionError: it is no offset; whether the log has its partitions is seen later.
+    """
     word = starting.strip()
-    init: Any = word if word in ("earliest", "latest") else json.loads(word)
-    return {"waltz": FORMAT, "init": init}
+    if word in ("earliest", "latest"):
+        return {"waltz": FORMAT, "init": word}
+    _numbers(word, None, "startingOffsets")
+    return {"waltz": FORMAT, "init": json.loads(word)}
 
 
 def is_symbolic(offset: Mapping[str, Any]) -> bool:
@@ -207,7 +213,7 @@ def resolve(text: str, earliest: Vector, latest: Vector, default: int, *, what: 
     return tuple(ids)
 
 
-def _numbers(text: str, count: int, what: str) -> dict[int, int]:
+def _numbers(text: str, count: int | None, what: str) -> dict[int, int]:
     problem = OptionError(f'{what}: expected earliest, latest or JSON such as {{"0": 15, "1": -1}}, found {text!r}')
     try:
         values = json.loads(text)
@@ -219,7 +225,7 @@ def _numbers(text: str, count: int, what: str) -> dict[int, int]:
     for name, value in values.items():
         if not name.isdecimal() or type(value) is not int or value < EARLIEST:
             raise problem
-        if int(name) >= count:
+        if count is not None and int(name) >= count:
             raise OptionError(f"{what}: there is no partition {name}, the log has {count}")
         numbers[int(name)] = value
     return numbers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import time
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
@@ -17,7 +19,7 @@ from waltz_core.base.record import record
 from waltz_core.wire.client_codec import EXTENDED
 from waltz_core.wire.client_messages import ClusterInfoResponse
 from waltz_core.zookeeper.paths import cluster_paths
-from waltz_spark.base.errors import OptionError, SourceRefusedError, UnreachableError
+from waltz_spark.base.errors import OptionError, PipelineError, SourceRefusedError, UnreachableError
 from waltz_spark.base.planning import Place, ServerPlace, StoragePlace
 from waltz_spark.read.options import Options
 from waltz_spark.read.ports import AdminPort, ClientPort
@@ -161,6 +163,15 @@ def client_config(options: Connection) -> str | tuple[tuple[str, object], ...]:
     return tuple(pairs)
 
 
+def addresses_of(endpoint: Endpoint) -> frozenset[str]:
+    """Addresses of a host; none if its name does not resolve."""
+    try:
+        answers = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return frozenset()
+    return frozenset(str(address[0]) for *_, address in answers)
+
+
 class Cluster:
     """Asks servers for marks; reads the map again when one of them does not answer.
 
@@ -184,6 +195,7 @@ class Cluster:
             Endpoint, dict[int, bool]
         ] = {}  # the partitions that nodes hold, and whether they are available
         self.silent: dict[Endpoint, str] = {}  # nodes of `adminEndpoints` that did not answer last, and why
+        self._addresses: dict[Endpoint, frozenset[str]] = {}  # of nodes whose names were resolved
         self._map = self._read_map()
         self._ports: dict[Endpoint, ClientPort] = {}
 
@@ -268,11 +280,17 @@ class Cluster:
         admin_ports = dict(dump.maps.connections.connections)
         nodes = self._given_nodes()
         if not self._options.admin_endpoints:
+            known = {
+                storage: Endpoint(parse_endpoint(storage).host, port) for storage, port in sorted(admin_ports.items())
+            }
+            named = self._one_name_each(known.values())
             nodes = tuple(
                 tuple(
-                    Endpoint(parse_endpoint(storage).host, admin_ports[storage])
-                    for storage in dump.maps.replicas.storages_of(partition)
-                    if storage in admin_ports
+                    dict.fromkeys(
+                        named[known[storage]]
+                        for storage in dump.maps.replicas.storages_of(partition)
+                        if storage in known
+                    )
                 )
                 for partition in range(self.partition_count)
             )
@@ -284,16 +302,49 @@ class Cluster:
         """Nodes of the option `adminEndpoints`, which are asked for their partitions."""
         nodes: list[list[Endpoint]] = [[] for _ in range(self.partition_count)]
         self.silent.clear()
-        for endpoint in dict.fromkeys(map(parse_endpoint, self._options.admin_endpoints)):
+        given = tuple(dict.fromkeys(map(parse_endpoint, self._options.admin_endpoints)))
+        for endpoint in given:
             try:
                 with AdminPort(endpoint, self._client_tls, self.key, self.partition_count, self._timeout) as port:
                     self._held[endpoint] = port.assigned()
             except UnreachableError as error:
                 self.silent[endpoint] = str(error)  # it may come back; until then its last answer counts
-            for partition, available in self._held.get(endpoint, {}).items():
+        held = [endpoint for endpoint in given if endpoint in self._held]
+        named = self._one_name_each(sorted(held, key=lambda endpoint: endpoint in self.silent))
+        for endpoint in held:
+            if named[endpoint] != endpoint:
+                del self._held[endpoint]  # counted by its other name
+                continue
+            for partition, available in self._held[endpoint].items():
                 if available and partition < self.partition_count:
                     nodes[partition].append(endpoint)
         return tuple(map(tuple, nodes))
+
+    def _one_name_each(self, endpoints: Iterable[Endpoint]) -> dict[Endpoint, Endpoint]:
+        """For every name of a storage node the first one of that node, which is one replica, and no two.
+
+        One node is at the same port of a common address, unless two processes answer there.
+        """
+        named: dict[Endpoint, Endpoint] = {}
+        for endpoint in endpoints:
+            if endpoint not in self._addresses and (addresses := addresses_of(endpoint)):
+                self._addresses[endpoint] = addresses
+            own = self._addresses.get(endpoint, frozenset())
+            others = [one for one in set(named.values()) if one.port == endpoint.port]
+            same = [one for one in others if own & self._addresses.get(one, frozenset())]
+            named[endpoint] = next((one for one in same if not self._are_two(one, endpoint)), endpoint)
+        return named
+
+    def _are_two(self, *endpoints: Endpoint) -> bool:
+        """Whether the processes that answer say that they are different ones."""
+        started: set[int] = set()
+        for endpoint in endpoints:
+            with (
+                contextlib.suppress(PipelineError),
+                AdminPort(endpoint, self._client_tls, self.key, self.partition_count, self._timeout) as port,
+            ):
+                started.update([time_ms] if (time_ms := port.started_ms()) else [])
+        return len(started) > 1
 
     # ---- marks -----------------------------------------------------------------------------------
 

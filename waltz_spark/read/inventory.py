@@ -145,10 +145,12 @@ class Inventory:
         if look.archive is not None:
             file = look.archive.file_at(partition, at)
             if file is not None:
-                place = file.place(look.archive.root)
-                stop = min(end, file.end_id)
+                place, key = file.place(look.archive.root), look.archive.key
+                spans = list(_spans(look, partition, at))
+                # Each place holds all of the range: where the archive cannot be read, another one does for the whole.
+                stop = min([end, file.end_id, *(limit for _, limit, _ in spans)])
                 size = file.raw_size * (stop - at) // (file.end_id - file.first_id)
-                others = tuple(FilePlace(span.path, look.archive.key) for span, _, _ in _spans(look, partition, at))
+                others = tuple(FilePlace(span.path, key) for span, _, _ in spans)
                 return Range(partition, at, stop, max(1, size), (place, *others))
         live: tuple[Place, ...] = ()
         if self.cluster is not None and look.marks is not None:

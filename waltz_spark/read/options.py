@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
 from waltz_core.base.record import record
 from waltz_spark.base.errors import OptionError
-from waltz_spark.records.columns import NAMES, TYPES, VERIFY, Shape
+from waltz_spark.records.columns import NAMES, TYPES, VERIFY, Shape, arrow_schema
 from waltz_spark.records.directories import TRUST
 
 _SIZE = re.compile(r"^(\d{1,18})\s*([kmgt]?)i?b?$", re.IGNORECASE)
@@ -195,7 +196,7 @@ class Options:
         """The shape of the batches.
 
         Raises:
-            OptionError: no such column.
+            OptionError: no such column, or the codec has one of a name that is chosen too.
         """
         columns = self.columns or NAMES
         for name in columns:
@@ -207,7 +208,16 @@ class Options:
             columns = tuple(name for name in columns if name != "data")
         if not columns:
             raise OptionError("no column is left to read")
-        return Shape(columns, self.verify, self.batch_rows, self.batch_bytes, self.codec)
+        shape = Shape(columns, self.verify, self.batch_rows, self.batch_bytes, self.codec)
+        if self.codec is not None:
+            counts = Counter(name.lower() for name in arrow_schema(shape).names)  # Spark looks at no case
+            twice = ", ".join(name for name, count in counts.items() if count > 1)
+            if twice:
+                raise OptionError(
+                    f"codec {self.codec}: there would be two columns {twice}: give it another name in the codec's "
+                    "schema, or leave the one of the log out (columns)"
+                )
+        return shape
 
 
 def parse_options(values: Mapping[str, str]) -> Options:

@@ -27,6 +27,7 @@ from waltz_core.wire.client_codec import EXTENDED
 from waltz_core.wire.client_codec import VERSIONS as CLIENT_VERSIONS
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL
 from waltz_core.wire.port_session import PortSession, PortState, Refusal, refusal_of
+from waltz_core.wire.shared import STARTED
 from waltz_core.wire.table import WireProtocol
 from waltz_spark.base.errors import (
     DataLossError,
@@ -214,6 +215,14 @@ class AdminPort(BlockingPort[admin.AdminMessage]):
         answer = self.ask(admin.AssignedPartitionStatusRequest(self.next_seq()))
         assert isinstance(answer, admin.AssignedPartitionStatusResponse)
         return dict(answer.partition_status)
+
+    def started_ms(self) -> int:
+        """When the process of the node started, which no other one has in common with it; 0 if it does not say."""
+        if self.version < 1:
+            return 0
+        answer = self.ask(admin.StatisticsRequest(self.next_seq(), -1, (STARTED,)))
+        assert isinstance(answer, admin.StatisticsResponse)
+        return next((int(figure.value) for figure in answer.statistics if figure.name == STARTED), 0)
 
     def session(self, partition: int) -> tuple[int, int]:
         """Store session of the replica and its local low-water mark."""

@@ -26,7 +26,7 @@ from typing import Protocol
 from waltz_core.operations.merkle import ProofError
 from waltz_core.operations.transparency import TEXT_MAX, SignedCheckpoint, parse_checkpoint
 from waltz_spark.base.errors import PipelineError
-from waltz_spark.base.objects import Store, open_store
+from waltz_spark.base.objects import Store, open_store, plain_root
 from waltz_trio.base import durable
 
 _CHECKPOINT = "checkpoint"
@@ -89,12 +89,12 @@ class Places(Protocol):
 
 
 def open_seal(root: str, *, read_only: bool = False) -> Places:
-    """The places of the partitions of a seal: a path, `file://...`, or the URI of an object store.
+    """The places of the partitions of a seal: a path, `file:/...`, or the URI of an object store.
 
     Raises:
         ArchiveError: no seal can be kept there.
     """
-    root = root.removeprefix("file://")
+    root = plain_root(root)
     return Folders(Path(root)) if "://" not in root else Buckets(open_store(root, read_only=read_only))
 
 
@@ -285,7 +285,9 @@ def read_text(place: str) -> bytes:
     Raises:
         OSError: there is no such file.
         UnreachableError: there is no such object.
+        ArchiveError: it looks like a URI and is none.
     """
+    place = plain_root(place)
     if "://" in place:
         root, _, name = place.rpartition("/")
         return open_store(root, read_only=True).read(name, TEXT_MAX)
@@ -299,7 +301,9 @@ def put_text(place: str, data: bytes) -> None:
     Raises:
         ProofError: the object is there already, and is another one.
         UnreachableError: the store cannot be written.
+        ArchiveError: it looks like a URI and is none.
     """
+    place = plain_root(place)
     if "://" in place:
         root, _, name = place.rpartition("/")
         put_once(open_store(root), name, data)

@@ -17,7 +17,7 @@ from waltz_spark.base.planning import EARLIEST, NOT_READ, Range, Vector, clip
 from waltz_spark.read.inventory import Inventory, Look, batch_bounds, check_believed, check_start
 from waltz_spark.read.options import Options, parse_options
 from waltz_spark.read.reading import Patience, read_batches
-from waltz_spark.records.columns import TYPES, Condition, Shape, spark_ddl
+from waltz_spark.records.columns import Condition, Shape, spark_ddl
 from waltz_spark.spark.api import (
     PUSH_FILTERS,
     READS_STREAMS,
@@ -199,8 +199,10 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not loo
     def _take(self, condition: Filter) -> bool:
         """Whether Spark need not check this filter again."""
         column = ".".join(getattr(condition, "attribute", ()))
+        if column not in self.shape.columns or (column == "data" and self.shape.codec is not None):
+            return False  # a column of the codec: it may have the name of one of the log
         if isinstance(condition, IsNotNull):
-            return column in TYPES and (self.options.codec is None or column != "data")
+            return True
         values = _values(condition)
         if values is None:
             return False
@@ -294,6 +296,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     # ---- what Spark calls ------------------------------------------------------------------------
 
+    @in_one_line
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where to start, as configured."""
         return planning.symbolic_offset(self.options.starting_offsets)

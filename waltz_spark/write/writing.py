@@ -238,6 +238,12 @@ class _Task:
         for at, partition in enumerate(partitions):
             if not 0 <= partition < client.num_partitions:
                 raise OptionError(f"partition {partition}: this cluster has 0 to {client.num_partitions - 1}")
+            if columns["header"][at] == MARKER_HEADER:
+                raise OptionError(
+                    f"row {number + at} of its task, counted from 0, has the header {MARKER_HEADER}, which is that of "
+                    "the markers of a sink, not of rows: leave such rows out, as they are no application's "
+                    f"(header <> {MARKER_HEADER})"
+                )
             row = Row(
                 columns["header"][at] or 0,
                 columns["data"][at],
