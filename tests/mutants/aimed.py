@@ -2604,8 +2604,8 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "roles that cannot be used end the process",
         "waltz_trio.node.process",
-        '            except ConfigError as error:  # which may pass',
-        '            except ZeroDivisionError as error:  # which may pass',
+        "            except ConfigError as error:  # which may pass",
+        "            except ZeroDivisionError as error:  # which may pass",
         _PROCESS,
     ),
     Mutant(

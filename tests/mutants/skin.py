@@ -2509,6 +2509,8 @@ SKIN: tuple[Mutant, ...] = (
         "if files.state is State.LIMBO and not files.faults and (missing := _still_missing(files)):",
         "if False and (missing := _still_missing(files)):",
         ("tests/unit/storage/test_repair.py",),
+    ),
+    Mutant(
         "an archive that goes on behind the log is freed",
         "waltz_spark.archive.freeing",
         "            check_not_ahead(state, partition, marks.ends[partition])\n",
