@@ -134,3 +134,33 @@ async def test_spans_of_a_cancelled_submit_and_of_a_closed_client_end() -> None:
     assert dict(span.attributes or {})["waltz.outcome"] == "cancelled"
     assert span.status.status_code is StatusCode.ERROR
     tracers.shutdown()
+
+
+async def test_what_is_refused_before_it_begins_is_no_submit(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[object] = []
+    tracers = TracerProvider()
+    instrument = waltz.OpenTelemetryInstrument(tracers)
+    begin = instrument.submit_began
+
+    def submit_began(partition: int) -> object:
+        began.append(begin(partition))
+        return began[-1]
+
+    monkeypatch.setattr(instrument, "submit_began", submit_began)
+    view: waltz.DictView[Any] = waltz.DictView(lambda txn, state: None, keys=waltz.Keys(lambda txn: None))
+    wrong: Any = 7
+    async with (
+        embedded_cluster(partitions=1) as cluster,
+        waltz.open_client(cluster.url, instrument=instrument) as client,
+        client.materialize(view, [0]) as application,
+    ):
+        with pytest.raises(TypeError):
+            await application.submit(decide, partition=0, expects=wrong)
+        with pytest.raises(TypeError):
+            await application.submit_many(decide, [(), ()], partition=0, expects=[LOCK, wrong])
+        with pytest.raises(ValueError, match="a key has 1 to 255 bytes"):
+            await application.submit_many(decide, [(), ()], partition=0, keys=["a", ""])
+        assert began == []
+        await application.submit_many(decide, [(), ()], partition=0)
+        assert len(began) == 2
+    tracers.shutdown()

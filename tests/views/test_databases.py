@@ -1088,6 +1088,24 @@ def test_what_the_application_makes_of_rows_is_its_own(place: Place) -> None:
     assert set(kinds) == {dict}
 
 
+@pytest.mark.parametrize(("length", "lock"), [(52, "DATABASE()"), (53, "SHA1(DATABASE())")])
+def test_the_lock_under_which_a_database_is_claimed_has_a_name_that_mysql_takes(
+    maria: MariaServer, length: int, lock: str
+) -> None:
+    """Names that fit stay: members of another release wait for the same lock."""
+    name = ("long" * 16)[:length]
+    maria.execute("", f"CREATE DATABASE {name}")
+    other = pymysql.connect(**maria.options(name))
+    theirs = other.cursor()
+    theirs.execute(f"SELECT GET_LOCK(CONCAT('waltz_views.', {lock}), 0)")
+    view = waltz.MySqlView(maria.options(name), note_sql, schema=MYSQL_SCHEMA, busy_timeout=1)
+    with pytest.raises(pymysql.err.OperationalError, match="another process makes the tables"):
+        view.load_mark(0)
+    other.close()
+    assert view.load_mark(0) == -1
+    view.close()
+
+
 # ---- what cannot be used -------------------------------------------------------------------------------------------
 
 

@@ -162,7 +162,9 @@ class MySqlView(SqlView["Cursor"]):
         An identity of a negative version says that a rebuild of that version has begun: whoever finds it goes on.
         """
         with session.transaction() as cursor:
-            cursor.execute("SELECT GET_LOCK(CONCAT('waltz_views.', DATABASE()), %s)", (max(1, self._busy_timeout),))
+            # MySQL 8 takes names of up to 64 characters, as that of a database may be by itself.
+            name = "CONCAT('waltz_views.', IF(CHAR_LENGTH(DATABASE()) > 52, SHA1(DATABASE()), DATABASE()))"
+            cursor.execute(f"SELECT GET_LOCK({name}, %s)", (max(1, self._busy_timeout),))
             row = cursor.fetchone()
             if row != (1,):
                 raise self._driver.busy("another process makes the tables of this database")

@@ -140,6 +140,8 @@ class Submits:
         wanted = _NOTHING if type(expects) is tuple and not expects else self._expected(call, expects)
         if submission is not None:
             submission._call = call
+        if self._timed is not None:
+            call.timing = self._timed.submit_began(part.partition)  # nothing is refused from here on
         try:
             self._stepper.post(part, options.begun(call, wanted))
             while not call.ended:
@@ -191,6 +193,9 @@ class Submits:
         calls = [self._call(part, options, waiter, decide, args, key) for args, key in pairs]
         locks = [_NOTHING] * len(calls) if likely is None else list(map(self._expected, calls, likely))
         outcomes: list[Receipt | RetriesExhaustedError | KeyReusedError | None] = []
+        if self._timed is not None:
+            for call in calls:
+                call.timing = self._timed.submit_began(part.partition)
         try:
             try:
                 self._stepper.tell(part, *map(options.begun, calls, locks))
@@ -222,10 +227,7 @@ class Submits:
         key: str | Key | None,
     ) -> Call:
         keyed = None if key is None else _key_of_call(self._view, part, args, options.decline, key)
-        call = Call(decide, args, keyed, together)
-        if self._timed is not None:
-            call.timing = self._timed.submit_began(part.partition)
-        return call
+        return Call(decide, args, keyed, together)
 
     async def _leave(self, part: Part, calls: Sequence[Call]) -> None:
         """Nobody waits for these any more; appends that were sent stay under way.

@@ -86,7 +86,7 @@ class Keys:
     Args:
         key_of: given a transaction, its `Key`; None = it has none. Called for every transaction, before `apply`.
         window: a key is remembered until this many transactions have followed in its partition. Each costs a row
-            of about 100 bytes.
+            of about 300 bytes.
     """
 
     def __init__(self, key_of: Callable[[Transaction], Key | None], *, window: int = 1_000_000) -> None:
