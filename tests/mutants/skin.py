@@ -2576,8 +2576,8 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "files of segments and of the network are in one commit",
         "waltz_spark.archive.archive",
-        "kinds.setdefault(one.task.partition, kind) != kind:",
-        "kinds.setdefault(one.task.partition, kind) is None:",
+        "kinds.setdefault(file.task.partition, kind) != kind:",
+        "kinds.setdefault(file.task.partition, kind) is None:",
         ("tests/spark/test_archive.py",),
     ),
     Mutant(

@@ -380,12 +380,12 @@ def _alike(written: Sequence[Written]) -> Iterator[list[Written]]:
     """
     group: list[Written] = []
     kinds: dict[int, bool] = {}
-    for one in written:
-        kind = any(isinstance(span.places[0], FilePlace) for span in one.task.ranges)
-        if kinds.setdefault(one.task.partition, kind) != kind:
+    for file in written:
+        kind = any(isinstance(span.places[0], FilePlace) for span in file.task.ranges)
+        if kinds.setdefault(file.task.partition, kind) != kind:
             yield group
-            group, kinds = [], {one.task.partition: kind}
-        group.append(one)
+            group, kinds = [], {file.task.partition: kind}
+        group.append(file)
     if group:
         yield group
 
