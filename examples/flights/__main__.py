@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import signal
 import sqlite3
 import sys
 import tempfile
@@ -101,10 +102,11 @@ class Run:
     async def run(self) -> int:
         """The exit status."""
         seconds = 0.0
+        heard: list[int] = []
         failure: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(cancel_on_signal, nursery.cancel_scope)
+                nursery.start_soon(cancel_on_signal, nursery.cancel_scope, heard)
                 async with trio.open_nursery() as children:
                     seconds = await self._enter(children)
                     children.cancel_scope.cancel()
@@ -115,7 +117,7 @@ class Run:
             raise failure
         if not seconds:
             self._print("Interrupted.")
-            return 130
+            return 128 + (heard[0] if heard else signal.SIGINT)
         return self._conclude(seconds)
 
     async def _enter(self, nursery: trio.Nursery) -> float:
