@@ -199,6 +199,14 @@ async def test_where_an_archive_is_does_not_depend_on_who_reads_it(
     assert policy.where == str(tmp_path / "archive")
 
 
+@pytest.mark.parametrize("where", ["s3:/vault", "file:/archive", "gs:/x"])
+async def test_an_archive_at_what_only_looks_like_a_uri_is_refused(where: str) -> None:
+    """It was a folder of that name in the directory in which the server happened to be started."""
+    config = Config({**SERVER, "server.port": 0, "archive.location": where})
+    with pytest.raises(ConfigError, match=f"archive.location: expected a path or a URI .* found '{where}'"):
+        server_settings(config, lambda text: None)
+
+
 async def test_a_proxy_that_has_not_started_is_not_healthy() -> None:
     assert not ProxyProcess(Config({**SERVER, "cluster.root": "/own"})).health()[0]
 

@@ -7,6 +7,7 @@ application above these drivers, so it is named, not imported.
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -31,10 +32,18 @@ ARCHIVE_EFFECTS: tuple[type, ...] = get_args(ArchiveEffect)
 Report = Callable[[Level, str], None]
 
 
+_ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/(?!/)")
+
+
 def check_installed(where: str) -> None:
     """Raises:
-    ConfigError: what an archive at this place needs is not installed.
+    ConfigError: what an archive at this place needs is not installed, or the place is not what it looks like.
     """
+    if _ONE_SLASH.match(where):
+        raise ConfigError(
+            f"archive.location: expected a path or a URI such as s3://bucket/prefix or file:///path, found {where!r}, "
+            f"which would be a folder in the directory of this process (./{where}, if that is meant)"
+        )
     for module, extra in (_NEEDED_REMOTE if "://" in where and not where.startswith("file://") else _NEEDED).items():
         if importlib.util.find_spec(module) is None:
             text = f"an archive needs {module}, which is missing: pip install 'waltz-log[{extra}]'"
