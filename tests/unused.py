@@ -67,6 +67,7 @@ _CALLBACKS = {
 # We assign these, libraries read them.
 _ASSIGNED = {"_running", "callback_queue", "maxlist", "maxother", "maxstring", "num_tickets"}
 _ASSIGNED |= {"_affected_rows", "_executed", "_next_seq_id", "_pipeline", "lastrowid"}  # drivers of databases
+_ASSIGNED |= {"cursor_factory", "cursorclass", "isolation_level", "row_factory"}  # these, too
 # Formats define these: fields that a table of a codec writes by name, and numbers that peers may send.
 _FORMATS = {
     "UNREADABLE",

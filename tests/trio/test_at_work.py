@@ -153,7 +153,7 @@ async def test_functions_that_hang_hold_up_neither_name_look_ups_nor_what_is_app
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
         async with client.materialize(view, [0]) as app, trio.open_nursery() as nursery:
             try:
-                for _ in range(trio.to_thread.current_default_thread_limiter().total_tokens + 10):
+                for _ in range(int(trio.to_thread.current_default_thread_limiter().total_tokens) + 10):
                     nursery.start_soon(functools.partial(app.read, hang, partition=0))
                 await trio.testing.wait_all_tasks_blocked(0.1)
                 with trio.fail_after(20):
