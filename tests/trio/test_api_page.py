@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 import waltz_trio as waltz
+from waltz_trio.client.sql_database import SqlDatabase
 from waltz_trio.client.sql_view import SqlView
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
@@ -93,7 +94,7 @@ def members(cls: Any) -> set[str]:
         return found | {name for name in parameters if name not in ("args", "kwargs")}
     if "__slots__" in vars(cls) and not attrs.has(cls):
         found |= {name for name in cls.__slots__ if not name.startswith("_")}
-    inherited = vars(SqlView) if issubclass(cls, SqlView) else {}
+    inherited = {**vars(SqlDatabase), **vars(SqlView)} if issubclass(cls, SqlView) else {}
     for name, value in {**inherited, **vars(cls)}.items():
         if name.startswith("_"):
             continue
