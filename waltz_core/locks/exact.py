@@ -68,19 +68,21 @@ class ExactLocks:
     """The newest takings of locks, 12 bytes each. To note one costs next to nothing; they are searched only when
     an append was refused, in time that grows with the blocks behind its client mark, as far as `allowance` lasts.
 
-    Every taking behind `floor` is here: at least `capacity` of them, where there were as many, and a block more.
+    Every taking behind `floor` is here: at least `capacity` of them, where there were as many, and a block more, which
+    holds what one batch took where that is much.
     """
 
-    __slots__ = ("_blocks", "_blocks_max", "allowance", "floor")
+    __slots__ = ("_blocks", "_capacity", "_size", "allowance", "floor")
 
     def __init__(self, capacity: int, mark: int) -> None:
-        self._blocks_max = -(-capacity // _BLOCK) + 1
+        self._capacity = capacity
         self.allowance = Allowance(_SEARCHED_PER_MS, _SEARCHED_MAX)
         self.reset(mark)
 
     def reset(self, mark: int) -> None:
         """Forget everything: what was taken up to `mark` is not known."""
         self._blocks = deque([_Block()])
+        self._size = 0
         self.floor = mark
 
     def took(self, hashes: Sequence[int], ids: Sequence[int]) -> None:
@@ -88,10 +90,13 @@ class ExactLocks:
         block = self._blocks[-1]
         block.hashes.extend(hashes)
         block.ids.extend(ids)
+        self._size += len(ids)
         if len(block.ids) >= _BLOCK:
             block.close()
             self._blocks.append(_Block())
-            if len(self._blocks) > self._blocks_max:
+            # By their number, not by that of blocks: one is as large as what a batch took.
+            while len(self._blocks) > 1 and self._size - len(self._blocks[0].ids) >= self._capacity:
+                self._size -= len(self._blocks[0].ids)
                 self.floor = self._blocks.popleft().ids[-1]
 
     def newest(self, lock_hash: int, above: int, upper: int) -> int | None:

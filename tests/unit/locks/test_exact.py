@@ -46,6 +46,16 @@ def test_what_exceeds_its_memory_is_forgotten_in_order_and_said() -> None:
     assert known == [False] * 101 + [True] * (99_999 - exact.floor), "what is behind the floor is known, nothing else"
 
 
+def test_what_is_remembered_is_bounded_however_many_locks_a_batch_takes() -> None:
+    """Blocks were counted: of batches with very many locks it was a hundred times what was configured."""
+    exact = ExactLocks(10_000, -1)
+    for transaction_id in range(20):
+        exact.took(range(50_000), [transaction_id] * 50_000)
+    assert exact.floor == 18
+    assert exact.newest(7, 18, 19) == 19
+    assert sum(len(block.ids) for block in exact._blocks) == 50_000
+
+
 def test_searches_stop_when_their_time_is_used_up_and_have_a_sixth_of_what_follows() -> None:
     """A search through all of a million takings costs more than a millisecond, and 2,000 came in one step."""
     exact = ExactLocks(1_000_000, -1)
