@@ -252,6 +252,20 @@ def test_an_audit_with_an_archive_that_does_not_answer_is_unproven(
         assert ("SlowDown" in finding.detail) == (verdict == UNPROVEN)
 
 
+def test_a_scan_of_an_archive_that_does_not_answer_is_unproven_and_says_why(
+    vault: tuple[str, ArchiveState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said that the log is not sound."""
+    monkeypatch.setattr("waltz_spark.read.inventory.open_store", lambda root: open_store(vault[0]))
+    monkeypatch.setattr(manifest.Reader, "read", lambda self: vault[1])
+    options = parse_options({"archive": "slow://vault", "retries": "1"})
+    for reads, verdict in ((1 << 30, PASSED), (0, UNPROVEN)):
+        Failing.reads = reads
+        report = scan(options, HERE)
+        assert (report.verdict, report.partitions[0].problems) == (verdict, ())
+        assert ("SlowDown" in "".join(report.partitions[0].unread)) == (verdict == UNPROVEN)
+
+
 def test_what_is_not_there_or_damaged_is_a_problem_in_a_remote_store_too(vault: tuple[str, ArchiveState]) -> None:
     directory, state = vault
     check, path = Check(state.root, state.files[0], ()), Path(directory) / state.files[0].path

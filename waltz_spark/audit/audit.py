@@ -21,9 +21,10 @@ from waltz_core.base.record import record
 from waltz_spark.archive.archive import checks_of, run_verification
 from waltz_spark.audit.coverage import FAILED, PASSED, UNPROVEN, Coverage, size_of, span_text, union, worst
 from waltz_spark.audit.pages import page
+from waltz_spark.audit.scan import is_unread
 from waltz_spark.audit.serializability import LockTask, LockVerdict, check_locks
 from waltz_spark.base.errors import OptionError, PipelineError, UnreachableError
-from waltz_spark.base.planning import FilePlace, Range, clip
+from waltz_spark.base.planning import Range, clip
 from waltz_spark.base.runners import OnProgress, Runner
 from waltz_spark.read.options import Options
 from waltz_spark.read.reading import Patience, read_blocks
@@ -114,15 +115,9 @@ def check_soundness(task: SoundTask) -> Soundness:
                 count += block.count
                 heads.append(block.heads[["client_id", "generation", "seq", "transaction_id"]].astype(_KEY))
     except PipelineError as error:
-        problem, unread = str(error), _is_unread(error, task.part.ranges)
+        problem, unread = str(error), is_unread(error, task.part.ranges)
     repeated = _repeated(np.concatenate(heads)) if heads else ()
     return Soundness(task.source, task.part, count, problem, unread, repeated)
-
-
-def _is_unread(error: PipelineError, ranges: Sequence[Range]) -> bool:
-    """A node that does not answer, or lags, proves nothing; a file that ends too early is damage."""
-    local = all(isinstance(place, FilePlace) for one in ranges for place in one.places)
-    return isinstance(error, UnreachableError) and not local
 
 
 _KEY = np.dtype([("client_id", "i4"), ("generation", "i4"), ("seq", "i4"), ("transaction_id", "i8")])
@@ -170,7 +165,7 @@ def compare_replicas(task: DigestTask) -> Comparison:
                 _digest(ranges, low, high) for low, high in zip(task.borders, task.borders[1:], strict=False)
             ]
         except PipelineError as error:
-            (unread if _is_unread(error, ranges) else problems).append(f"{name}: {error}")
+            (unread if is_unread(error, ranges) else problems).append(f"{name}: {error}")
     differing = []
     for at, found in enumerate(zip(*digests.values(), strict=True)):
         if len(set(found)) > 1:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from waltz_core.base.record import record
 from waltz_spark.audit.coverage import FAILED, PASSED, UNPROVEN, Coverage, worst
 from waltz_spark.base import planning
-from waltz_spark.base.errors import PipelineError
-from waltz_spark.base.planning import Range
+from waltz_spark.base.errors import PipelineError, UnreachableError
+from waltz_spark.base.planning import FilePlace, Range
 from waltz_spark.base.runners import OnProgress, Runner
 from waltz_spark.read.inventory import Look, plan_reading
 from waltz_spark.read.options import Options
@@ -37,6 +38,7 @@ class Read:
     count: int
     size: int  # bytes of records
     problem: str | None
+    unread: bool = False  # the problem is that nobody answered
 
 
 @record
@@ -51,11 +53,13 @@ class PartitionScan:
     left_out: int  # records in files behind what is known to be committed
     held: bool  # a place that was named holds the partition
     problems: tuple[str, ...]
+    unread: tuple[str, ...] = ()  # why some of it could not be read, which proves nothing
 
     @property
     def verdict(self) -> str:
         """`passed`: all that is known of the partition was read, and is sound."""
-        return FAILED if self.problems else UNPROVEN if self.left_out or not self.held else PASSED
+        missed = self.left_out or self.unread or not self.held
+        return FAILED if self.problems else UNPROVEN if missed else PASSED
 
 
 @record
@@ -95,20 +99,26 @@ class ScanReport:
         return self.verdict == PASSED
 
 
+def is_unread(error: PipelineError, ranges: Sequence[Range]) -> bool:
+    """A node that does not answer, or lags, proves nothing; a file that ends too early is damage."""
+    local = all(isinstance(place, FilePlace) for span in ranges for place in span.places)
+    return isinstance(error, UnreachableError) and not local
+
+
 def scan_ranges(task: ScanTask) -> list[Read]:
     """Read ranges; a problem ends its range, not the task. Runs in an executor."""
     shape = Shape(verify=task.verify)
     reads = []
     for part in task.ranges:
-        count = size = 0
+        count, size, unread = 0, 0, False
         problem = None
         try:
             for block in read_blocks(part, shape, task.patience):
                 count += block.count
                 size += len(block.data)
         except PipelineError as error:
-            problem = str(error)
-        reads.append(Read(part.partition, part.start, part.end, count, size, problem))
+            problem, unread = str(error), is_unread(error, (part,))
+        reads.append(Read(part.partition, part.start, part.end, count, size, problem, unread))
     return reads
 
 
@@ -137,13 +147,14 @@ def scan(options: Options, runner: Runner, on_progress: OnProgress | None = None
     partitions = []
     for partition in reading.partitions:
         own = [one for one in reads if one.partition == partition]
-        problems = tuple(one.problem for one in own if one.problem is not None)
+        problems = tuple(one.problem for one in own if one.problem is not None and not one.unread)
+        unread = tuple(one.problem for one in own if one.problem is not None and one.unread)
         size = sum(one.size for one in own)
         count = sum(one.count for one in own)
         start, end = reading.start[partition], reading.ends[partition]
         left_out = 0 if reading.look.marks is not None else left_out_of(reading.look, partition)
         held = _held(reading.look, partition)
-        partitions.append(PartitionScan(partition, start, end, count, size, left_out, held, problems))
+        partitions.append(PartitionScan(partition, start, end, count, size, left_out, held, problems, unread))
     live = reading.look.marks is not None
     return ScanReport(tuple(partitions), _sources(options), live, time.monotonic() - begin)
 

@@ -134,7 +134,8 @@ def _scan(arguments: argparse.Namespace) -> int:
     size = sum(part.size for part in report.partitions)
     lines = [f"{'partition':>9} {'first':>12} {'last':>12} {'records':>12} {'bytes':>16}  state"]
     for part in report.partitions:
-        state = "; ".join(part.problems) or {PASSED: "sound" if part.count else "empty"}.get(part.verdict, part.verdict)
+        plain = {PASSED: "sound" if part.count else "empty"}.get(part.verdict, part.verdict)
+        state = "; ".join((*part.problems, *part.unread)) or plain
         lines.append(
             f"{part.partition:>9} {part.start:>12} {part.end - 1:>12} {part.count:>12} {part.size:>16}  {state}"
         )
@@ -161,7 +162,7 @@ def _scan(arguments: argparse.Namespace) -> int:
                 "records": part.count,
                 "bytes": part.size,
             }
-            | {"verdict": part.verdict, "problems": list(part.problems)}
+            | {"verdict": part.verdict, "problems": list(part.problems), "unread": list(part.unread)}
             for part in report.partitions
         ],
     }
