@@ -181,7 +181,7 @@ def recovery() -> str:
 def restart() -> str:
     """A storage node loses its power in the middle of a write, and comes back."""
     transcript = Transcript(
-        "Restart of a storage node", seed=17
+        "Restart of a storage node", seed=39
     )  # one in which the power fails in the middle of the write
     (client,) = transcript.clients
     node = transcript.cluster.storages[2]

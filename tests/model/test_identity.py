@@ -105,6 +105,7 @@ def test_a_claim_ends_with_the_last_of_its_connections() -> None:
     assert other.ask(messages.MountRequest(other.req_id(), -1, 3)).code == messages.ErrorCode.NOT_ALLOWED
     second.peer.close()
     assert ended(cluster, second)
+    cluster.world.run_while(lambda: True, 1_000)  # until the server has heard of it, too
     mounted(other, take_over(other, 3))
 
 
