@@ -81,7 +81,7 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "left-overs of a gap believed",
         "server.ownership",
-        "self.foreign = again or (stored != self._announced and stored not in self._attempted)",
+        "self.foreign = self.foreign or again or other",
         "self.foreign = False",
     ),
     Mutant(

@@ -2601,4 +2601,25 @@ SKIN: tuple[Mutant, ...] = (
         "",
         ("tests/spark/test_archive_agent.py",),
     ),
+    Mutant(
+        "what somebody else wrote is forgotten over an announcement of our own",
+        "server.ownership",
+        "self.foreign = self.foreign or again or other",
+        "self.foreign = again or other",
+        ("tests/unit/server/test_ownership.py",),
+    ),
+    Mutant(
+        "a storage node that was replaced stays wanted",
+        "server.ownership",
+        "        self._storage.put_all(LinkUnwanted(replica) for replica in self.replicas if replica not in wanted)\n",
+        "",
+        ("tests/unit/server/test_ownership.py",),
+    ),
+    Mutant(
+        "a node of 0.13.2 is asked for a thousand records at once",
+        "store.requests",
+        "            count = min(count, UNBOUNDED_COUNT_MAX)\n",
+        "            pass\n",
+        ("tests/unit/store/test_requests.py",),
+    ),
 )

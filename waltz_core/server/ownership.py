@@ -17,7 +17,8 @@ by the running session on the version of its announcement. Nothing else of this 
 
 `foreign` says whether somebody else may have written to the log since our last open session. It is decided when the
 metadata is read, from what *we* wrote there last: where nobody wrote in between, what was in flight may be settled by
-the log; else nothing in flight is believed.
+the log; else nothing in flight is believed. It holds until a session is open, however many attempts that takes: our own
+announcements hide whose the one before was.
 """
 
 from __future__ import annotations
@@ -349,7 +350,8 @@ class Ownership:
         stored = metadata.generation, metadata.session_id
         # Under another generation somebody else may have had the partition; metadata that was set back would hide it.
         again = self._open_generation not in (None, self.generation)
-        self.foreign = again or (stored != self._announced and stored not in self._attempted)
+        other = stored != self._announced and stored not in self._attempted
+        self.foreign = self.foreign or again or other
         session_id = metadata.session_id + 1
         if session_id >= 1 << 63:
             self._retry(now, f"ZooKeeper says that the last store session was {metadata.session_id}: none follows it")
@@ -388,6 +390,7 @@ class Ownership:
     def opened(self, now: int) -> None:
         """The session is open, and what was in flight is settled."""
         self._open_generation = self.generation
+        self.foreign = False
         self._opened_at = now
         self._enter(now, OwnershipPhase.OPEN, "")
 

@@ -355,7 +355,8 @@ class PartitionServer:
             ownership.not_to_be_opened(
                 now,
                 f"the replicas resolved the log at {mark}, but transactions up to {commits.mark} "
-                "were committed: replicas lost data; restore them, the partition is not served meanwhile",
+                "were committed: replicas lost data; restore them, or restart this server if an operator has given "
+                "those up (unsafe-recover); the partition is not served meanwhile",
             )
             return
         if not ownership.known:

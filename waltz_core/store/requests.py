@@ -8,7 +8,7 @@ which is for the session to decide.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from waltz_core.base.contract import Tickets
@@ -18,11 +18,14 @@ from waltz_core.base.pending import Pending
 from waltz_core.base.record import record
 from waltz_core.store import recovery_events as rec
 from waltz_core.store.calls import LinkWanted, StorageAppend, StorageCall, StorageEffect, StorageMessage
-from waltz_core.store.replica_link import Batch
+from waltz_core.store.replica_link import Batch, ReplicaLink
 from waltz_core.wire import storage_messages as messages
 from waltz_core.wire.shared import FailureCode
 
 _NO_ID = -1  # no log holds it
+
+# Java: records per step of a copy. A node of 0.13.2 puts all that it is asked for into one answer.
+UNBOUNDED_COUNT_MAX = 20
 
 # The text of 0.13.2 (codec 0 has no codes): the only failure whose number matters to us.
 _FENCED_TEXT = re.compile(r"session id has changed to (-?\d+)")
@@ -214,10 +217,18 @@ RecoveryRequest: TypeAlias = (
 class Requests:
     """Sends the requests of one store session and remembers what their answers are for."""
 
-    __slots__ = ("_awaited", "_out", "_partition_id", "session_id")
+    __slots__ = ("_awaited", "_links", "_out", "_partition_id", "session_id")
 
-    def __init__(self, partition_id: int, session_id: int, tickets: Tickets, out: Emits[StorageEffect]) -> None:
+    def __init__(
+        self,
+        partition_id: int,
+        session_id: int,
+        links: Mapping[str, ReplicaLink],
+        tickets: Tickets,
+        out: Emits[StorageEffect],
+    ) -> None:
         self.session_id = session_id
+        self._links = links
         self._partition_id = partition_id
         self._awaited: Pending[Awaited] = Pending(tickets)
         self._out = out
@@ -308,7 +319,9 @@ class Requests:
     def read_records(
         self, replica: str, what: RecoveryRead | CatchUpRead | PartitionRead, first: int, count: int
     ) -> None:
-        """Read whole records."""
+        """Read whole records; fewer may come."""
+        if self._links[replica].codec < 1:
+            count = min(count, UNBOUNDED_COUNT_MAX)
         self._call(replica, what, messages.RecordListRequest(self.session_id, 0, self._partition_id, first, count))
 
     def read_headers(self, replica: str, what: PartitionRead) -> None:

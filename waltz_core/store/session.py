@@ -183,7 +183,7 @@ class StoreSession:
         self._links = {replica: ReplicaLink(replica) for replica in replicas}
         self._routes = ReadRoutes()
         self._aside = SourcesAside(notes)
-        self.requests = Requests(partition_id, session_id, tickets, out)
+        self.requests = Requests(partition_id, session_id, self._links, tickets, out)
         self._greetings = Greetings(self.requests, self._events, notes, self._alarms)
         self._reads = SessionReads(self._links, self._routes, self.requests, notes)
         self.log_start = LogStart(self._quorum, self._links, self.requests, self._events, notes)

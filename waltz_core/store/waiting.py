@@ -58,7 +58,7 @@ def _absence(at: Situation, replica: str) -> str:
     if member is None:
         return f"{replica} (not assigned any more; `waltz zookeeper assign-partition` assigns it again)"
     if member.phase is ReplicaPhase.OFFLINE:
-        return f"{replica} (not connected)"
+        return f"{replica} (not connected, or out of service)"
     if member.phase is ReplicaPhase.REFUSED:
         return f"{replica} (stays out)"
     return f"{replica} (its copy is older than it should be, and does not count)"

@@ -600,6 +600,15 @@ def test_what_a_server_waits_for_in_a_partition_stands_in_the_finding() -> None:
     )
 
 
+def test_a_server_that_knows_more_than_the_log_is_to_be_restarted_once_that_was_given_up() -> None:
+    """After unsafe-recover it never served the partition again, and the advice was to look at its log."""
+    reason = "the replicas resolved the log at 4, but transactions up to 7 were committed: replicas lost data; restore"
+    status = PartitionStatus(0, 2, ServedState.OPENING, 5_000, -1, -(2**63), reason)
+    (finding,) = diagnose(with_server(status=(status,), health={0: False}))
+    assert finding.cause == "unhealthy"
+    assert "if unsafe-recover has given those transactions up: restart v1:6000" in finding.command
+
+
 def test_what_its_storage_nodes_have_under_way_stands_there_too() -> None:
     view = with_server(status=(), health={0: False})
     slow = attrs.evolve(view.storages[1], figures={("awaited.append", 0): 1.0, ("awaited.read", 1): 3.0})

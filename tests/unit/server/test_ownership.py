@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.server.test_partition import NODE, PATH, Bench
+from tests.unit.server.test_partition import NODE, PATH, Bench, append
 from waltz_core.base.edge import Level, Report, ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet, ZkStat
 from waltz_core.base.ids import ReplicaId
+from waltz_core.base.log import SessionInfo
 from waltz_core.server.context import PartitionAlarm, PartitionDue
 from waltz_core.server.ownership import OwnershipPhase
-from waltz_core.store.calls import LinkUp, LinkWanted, StorageCall
+from waltz_core.store.calls import LinkDown, LinkUnwanted, LinkUp, LinkWanted, StorageCall
 from waltz_core.wire import storage_messages as storage
 from waltz_core.zookeeper.znodes import (
     EMPTY_METADATA,
@@ -206,6 +207,68 @@ def test_an_answer_about_the_states_of_a_session_is_not_taken_for_one_to_the_nex
     bench.partition.set_generation(0, 4)
     bench.work()
     assert bench.context.pending.take(ticket) is None
+
+
+def in_flight_when_the_session_ended() -> tuple[Bench, ZkGet]:
+    """Transaction 0 is committed, 1 is in flight; the metadata is read again."""
+    bench = Bench()
+    bench.open()
+    peer = bench.mount()
+    bench.work()
+    bench.commit(peer, 2)
+    bench.now = 5_000
+    bench.partition.received(bench.now, peer, [append(3)])
+    bench.work()
+    bench.partition.link_down(bench.now, LinkDown(NODE, "gone"))
+    return bench, next_read(bench)
+
+
+def next_read(bench: Bench) -> ZkGet:
+    out = bench.work()[0]
+    if not any(isinstance(effect, ZkGet) for effect in out):
+        due = bench.context.alarms.at(RETRY)
+        assert due is not None
+        bench.now = due
+        bench.ring(due)
+        out = bench.work()[0]
+    (read,) = (effect for effect in out if isinstance(effect, ZkGet))
+    return read
+
+
+def announcing(bench: Bench, read: ZkGet, session_id: int, version: int) -> ZkSet:
+    """What the server announces where it reads this session."""
+    states = (ReplicaState(ReplicaId(0, NODE), 6, UNRESOLVED),)
+    data = encode_partition_metadata(PartitionMetadata(3, session_id, states))
+    bench.answer_zk(ZkDone(read.ticket, ZkStat(version, 0), data))
+    (write,) = (effect for effect in bench.work()[0] if isinstance(effect, ZkSet))
+    return write
+
+
+@pytest.mark.parametrize("outcome", ["unknown", "aborted"])
+def test_what_somebody_else_wrote_is_not_forgotten_over_announcements_of_our_own(outcome: str) -> None:
+    """The next attempt found its own announcement there, and took the log of the other one for what was in flight."""
+    bench, read = in_flight_when_the_session_ended()
+    write = announcing(bench, read, 7, 10)  # ours was 6
+    assert bench.partition.ownership.foreign
+    if outcome == "unknown":
+        bench.answer_zk(ZkFailed(write.ticket, ZkError.OUTCOME_UNKNOWN))
+    else:
+        bench.answer_zk(ZkDone(write.ticket, ZkStat(11, 0)))
+        bench.work()
+        bench.partition.link_up(bench.now, LinkUp(NODE, 0))
+        (greeting,) = (call for call in bench.work()[2] if isinstance(call, StorageCall))
+        bench.answer_node(greeting.ticket, storage.LastSessionInfoResponse(8, 0, 0, SessionInfo(6, -1, -1)))
+        bench.work()
+        bench.partition.link_down(bench.now, LinkDown(NODE, "gone"))
+    announcing(bench, next_read(bench), 8, 11)
+    assert bench.partition.ownership.foreign
+
+
+def test_a_storage_node_that_holds_the_partition_no_more_is_not_wanted_any_more() -> None:
+    bench = Bench()
+    bench.open()
+    bench.partition.set_replicas(1, ["s1:1"])
+    assert LinkUnwanted(NODE) in bench.work()[2]
 
 
 def test_no_session_is_announced_below_one_that_a_replica_has_answered() -> None:

@@ -528,15 +528,16 @@ def test_waiting_is_reported_when_it_takes_long_and_taken_back_when_it_ends() ->
     assert world.told == []
     world.now = 1000
     world.tell(rec.Tick())
-    nobody = "waits for a replica of the last session: a (not connected), b (not connected), c (not connected), "
+    away = "(not connected, or out of service)"
+    nobody = f"waits for a replica of the last session: a {away}, b {away}, c {away}, "
     left = "x (not assigned any more; `waltz zookeeper assign-partition` assigns it again)"
     assert world.told == [rec.RecoveryStuck(nobody + left)]
     assert world.recovery.deadline() is None
     world.arrive("a")
     assert world.told[-1] == rec.RecoveryUnstuck()
     world.settle()
-    reason = "transactions 2..4 may be committed or not, and more may be: a ends at 4; waits for b (not connected), "
-    assert stuck_reason(world) == reason + "c (not connected), " + left
+    reason = f"transactions 2..4 may be committed or not, and more may be: a ends at 4; waits for b {away}, "
+    assert stuck_reason(world) == reason + f"c {away}, " + left
     arrive_all(world, "b")
     assert stuck_reason(world).startswith("transactions 2..4 may be committed or not, and more may be: a ends at 4, b")
     arrive_all(world, "c")
