@@ -2601,4 +2601,18 @@ SKIN: tuple[Mutant, ...] = (
         "",
         ("tests/spark/test_archive_agent.py",),
     ),
+    Mutant(
+        "the mark of a key switches locks off",
+        "gateway.keyed",
+        "if key is not None and self._mark is None:",
+        "if key is not None and (self._mark is None or self._mark < key.mark):",
+        ("tests/unit/gateway/test_keyed.py",),
+    ),
+    Mutant(
+        "the mark of a key is not held against the log where locks have one",
+        "gateway.keyed",
+        "-1 if self._key is None else self._key.mark)",
+        "-1)",
+        ("tests/unit/gateway/test_keyed.py",),
+    ),
 )

@@ -196,6 +196,22 @@ async def test_a_decision_on_an_old_state_is_refused(desk: Desk) -> None:
     assert (await desk.append({**locked, "mark": 0})).status == 201
 
 
+async def test_a_key_that_is_newer_than_the_decision_does_not_switch_its_locks_off(desk: Desk) -> None:
+    """The mark of the key is asked for right before the append, as the how-to says; the decision is older."""
+    account = {"locks": {"write": [["account", 7]]}, "mark": 0}
+    assert (await desk.append({"json": {"balance": 5}})).json()["id"] == 0
+    assert (await desk.append({"json": {"balance": 1}, **account})).json()["id"] == 1
+    mark = (await desk.ask(f"{AT}/mark")).json()["mark"]
+    refused = await desk.append({"json": {"balance": 2}, "key": f"{mark}:order-1", **account})
+    assert (refused.status, refused.json()["code"]) == (409, "lock-conflict")
+    assert refused.json()["blockingId"] == 1
+    decided_anew = {"json": {"balance": 0}, "key": f"{mark}:order-2", **account, "mark": 1}
+    answers = [await desk.append(decided_anew) for _ in range(2)]
+    assert [(each.status, each.json()["id"]) for each in answers] == [(201, 2), (200, 2)]
+    ahead = await desk.append({"json": {}, "key": "9:order-3", **account})
+    assert (ahead.status, ahead.json()["code"]) == (409, "mark-ahead")
+
+
 async def test_repeats_at_the_same_time_commit_once(cluster: EmbeddedCluster) -> None:
     ids: list[int] = []
     async with gateway(cluster.url) as one, gateway(cluster.url) as other, trio.open_nursery() as nursery:
