@@ -2615,4 +2615,11 @@ SKIN: tuple[Mutant, ...] = (
         "-1)",
         ("tests/unit/gateway/test_keyed.py",),
     ),
+    Mutant(
+        "records of a restored log are sent as those that it lost",
+        "waltz_trio.gateway.fanout",
+        "if of != records:",
+        "if not of:",
+        ("tests/trio/test_gateway_feeds.py::test_records_of_a_restored_log_are_not_sent_as_those_that_it_lost",),
+    ),
 )
