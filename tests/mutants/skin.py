@@ -2622,4 +2622,11 @@ SKIN: tuple[Mutant, ...] = (
         "if not of:",
         ("tests/trio/test_gateway_feeds.py::test_records_of_a_restored_log_are_not_sent_as_those_that_it_lost",),
     ),
+    Mutant(
+        "a repeat that hears no mark to search up to is called refused",
+        "waltz_trio.gateway.appends",
+        "run.searching = call.key is not None",
+        "run.searching = False",
+        ("tests/trio/test_gateway.py::test_a_repeat_that_hears_no_mark_to_search_up_to_may_be_in_the_log",),
+    ),
 )

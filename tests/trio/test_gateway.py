@@ -731,6 +731,7 @@ class Freed:
 
     def __init__(self) -> None:
         self.patient = False
+        self.silent = False  # once something was sent
         self.sent = 0
         self.verdict: Exception = waltz.LockConflictError(0, 3)
 
@@ -742,6 +743,8 @@ class Freed:
         raise self.verdict
 
     async def committed_mark(self, partition: int) -> int:
+        if self.silent and self.sent:
+            await trio.sleep_forever()
         return 9
 
     @property
@@ -772,6 +775,25 @@ async def test_a_key_whose_part_of_the_log_cannot_be_searched_may_be_in_it() -> 
             assert isinstance(problem, Problem)
             found.append((problem.status, problem.outcome))
         assert found == [(410, Outcome.UNKNOWN), (504, Outcome.UNKNOWN)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_repeat_that_hears_no_mark_to_search_up_to_may_be_in_the_log() -> None:
+    """The lock of its key was refused, so an earlier attempt may have it: nothing was searched yet."""
+    freed = Freed()
+    freed.silent = True
+
+    @asynccontextmanager
+    async def open_one(source: str) -> AsyncIterator[Any]:
+        yield freed
+
+    async with trio.open_nursery() as nursery:
+        clients = Cluster("a cluster", nursery, lambda level, text: None, open_one)
+        appends = Appends(nursery, Quotas(Limits()), lambda level, text: None, timeout=0.05, window=100)
+        call = attrs.evolve(an_append(b'{"k":"2:x"}'), key=Key("2:x", 2))
+        problem = await appends.append("me", call, clients)
+        assert isinstance(problem, Problem)
+        assert (freed.sent, problem.status, problem.outcome) == (1, 504, Outcome.UNKNOWN)
         nursery.cancel_scope.cancel()
 
 
