@@ -2629,4 +2629,11 @@ SKIN: tuple[Mutant, ...] = (
         "run.searching = False",
         ("tests/trio/test_gateway.py::test_a_repeat_that_hears_no_mark_to_search_up_to_may_be_in_the_log",),
     ),
+    Mutant(
+        "a feed does not say by which id it is gone on with",
+        "gateway.replies",
+        'on\\nid: {mark}\\n\\n"',
+        'on\\n\\n"',
+        ("tests/trio/test_gateway.py",),
+    ),
 )

@@ -187,6 +187,22 @@ async def test_what_is_appended_is_read_followed_and_found_by_its_key(desk: Desk
         assert base64.b64decode(json.loads(await events.next())["base64"]) == b"later"
 
 
+async def test_a_feed_says_where_it_begins_so_that_who_comes_again_before_a_record_misses_none(desk: Desk) -> None:
+    assert (await desk.append({"text": "before"})).json()["id"] == 0
+    async with await trio.open_tcp_stream("127.0.0.1", desk.port) as stream:
+        await stream.send_all(f"GET {AT}/feed?after=tail HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        said = b""
+        with trio.fail_after(PATIENCE):
+            while b"\n\n" not in said:
+                said += await stream.receive_some()
+    assert b": from 0 on\nid: 0\n\n" in said, "no data: it is no event, but sets the id of the last one"
+    assert (await desk.append({"text": "while away"})).json()["id"] == 1
+    async with desk.events(f"{AT}/feed?after=tail&payload=text", **{"Last-Event-ID": "0"}) as events:
+        assert json.loads(await events.next()) == {"id": 1, "header": 0, "text": "while away"}
+    async with desk.events(f"{AT}/feed?after=tail&payload=text", **{"Last-Event-ID": "-1"}) as events:
+        assert json.loads(await events.next())["text"] == "before"
+
+
 async def test_a_decision_on_an_old_state_is_refused(desk: Desk) -> None:
     locked = {"text": "x", "locks": {"write": [["account", 7]]}, "mark": -1}
     assert (await desk.append(locked)).status == 201
