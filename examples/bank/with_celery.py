@@ -53,7 +53,7 @@ def close_bank(**_: Any) -> None:
 
 @app.task(name="order_transfer", autoretry_for=(TimeoutError,), max_retries=5)
 def order_transfer(source: int, target: int, amount: int, order: str) -> int | None:
-    """Carry an order out, once; the transaction, or None if the source has too little."""
+    """Carry an order out, once; the transaction, or None if the source has too little. A ValueError is final."""
     assert bank is not None
     receipt = bank.submit(transfer, source, target, amount, order, partition=PARTITION, key=order, timeout=PATIENCE)
     return None if receipt is None else int(receipt)

@@ -61,8 +61,12 @@ def test_a_bank_behind_http_carries_each_order_out_once(program: str) -> None:
             status, body = call(port, "POST", order(7, 8, 31, "b"))
             assert status == 409
             assert "'b' was used by transaction 1" in body["detail"]
-            assert call(port, "GET", "/accounts/7") == (200, {"balance": 70, "mark": 1})
-            assert call(port, "GET", "/accounts/8") == (200, {"balance": 30, "mark": 1})
+            for amount in (10**30, -50, 0):
+                status, body = call(port, "POST", order(7, 8, amount, f"d{amount}"))
+                assert (status in (400, 422), body["detail"]) == (True, f"the amount must be from 1 to {10**15}")
+            assert call(port, "POST", order(0, 7, 1, "e")) == (201, {"transaction": 2}), "nothing stops the view"
+            assert call(port, "GET", "/accounts/7") == (200, {"balance": 71, "mark": 2})
+            assert call(port, "GET", "/accounts/8") == (200, {"balance": 30, "mark": 2})
         finally:
             process.terminate()  # SIGINT is ignored by children of a shell that runs tests in the background
             assert process.stderr is not None
