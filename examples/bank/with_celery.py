@@ -31,6 +31,7 @@ app.conf.update(
     broker_transport_options=dict.fromkeys(("data_folder_in", "data_folder_out"), f"{FOLDER}/queue")
     | {"control_folder": f"{FOLDER}/control"},
     task_acks_late=True,  # a task whose worker dies comes again, and its key keeps it from paying twice
+    task_reject_on_worker_lost=True,  # also where a process of the pool alone dies, which would count as done
 )
 bank: waltz.Application[Cursor] | None = None  # of this process
 _opened = ExitStack()
