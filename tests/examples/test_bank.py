@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -96,6 +97,16 @@ def test_orders_that_celery_delivers_twice_are_carried_out_once() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("\n40 tasks, 20 transactions, account 7 holds 200\n"), done.stdout
+
+
+@pytest.mark.slow
+def test_the_task_of_a_killed_process_of_celerys_pool_comes_again(tmp_path: Path) -> None:
+    """Acknowledged late, it would count as failed."""
+    command = [sys.executable, "-m", "tests.examples.mortal"]
+    environment = {**os.environ, "BANK_FOLDER": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "\ncame again\n" in done.stdout, done.stdout
 
 
 @pytest.mark.slow
