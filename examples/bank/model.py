@@ -23,6 +23,7 @@ class Transfer:
 
 
 TRANSFER = waltz.Json(Transfer)
+AMOUNT_MAX = 10**15  # thousands of them fit into a column of the database
 
 
 def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
@@ -33,7 +34,13 @@ def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
 
 
 def transfer(db: sqlite3.Cursor, source: int, target: int, amount: int, order: str | None) -> waltz.Append | None:
-    """Decide on a transfer: declined if the source has too little."""
+    """Decide on a transfer: declined if the source has too little. What it lets through, `apply` can apply for ever.
+
+    Raises:
+        ValueError: the amount is none that may be transferred.
+    """
+    if not 0 < amount <= AMOUNT_MAX:
+        raise ValueError(f"the amount must be from 1 to {AMOUNT_MAX}")
     if source != 0 and balance(db, source) < amount:
         return None
     return waltz.Append(

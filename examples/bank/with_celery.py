@@ -31,6 +31,7 @@ app.conf.update(
     broker_transport_options=dict.fromkeys(("data_folder_in", "data_folder_out"), f"{FOLDER}/queue")
     | {"control_folder": f"{FOLDER}/control"},
     task_acks_late=True,  # a task whose worker dies comes again, and its key keeps it from paying twice
+    task_reject_on_worker_lost=True,  # also where a process of the pool alone dies, which would count as done
 )
 bank: waltz.Application[Cursor] | None = None  # of this process
 _opened = ExitStack()
@@ -53,7 +54,7 @@ def close_bank(**_: Any) -> None:
 
 @app.task(name="order_transfer", autoretry_for=(TimeoutError,), max_retries=5)
 def order_transfer(source: int, target: int, amount: int, order: str) -> int | None:
-    """Carry an order out, once; the transaction, or None if the source has too little."""
+    """Carry an order out, once; the transaction, or None if the source has too little. A ValueError is final."""
     assert bank is not None
     receipt = bank.submit(transfer, source, target, amount, order, partition=PARTITION, key=order, timeout=PATIENCE)
     return None if receipt is None else int(receipt)

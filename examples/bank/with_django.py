@@ -51,6 +51,8 @@ def urls(bank: waltz.Application[Cursor]) -> list[URLPattern]:
             return JsonResponse({"detail": "the outcome is unknown: send the same order again"}, status=503)
         except waltz.KeyReusedError as error:
             return JsonResponse({"detail": str(error)}, status=409)
+        except ValueError as error:
+            return JsonResponse({"detail": str(error)}, status=400)
         if receipt is None:
             return JsonResponse({"detail": f"account {source} has too little"}, status=409)
         return JsonResponse({"transaction": int(receipt)}, status=201)

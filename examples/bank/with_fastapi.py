@@ -52,6 +52,8 @@ def make(url: str, database: str) -> FastAPI:
             raise HTTPException(503, "the outcome is unknown: send the same order again") from None
         except waltz.KeyReusedError as error:
             raise HTTPException(409, str(error)) from None
+        except ValueError as error:
+            raise HTTPException(422, str(error)) from None
         if receipt is None:
             raise HTTPException(409, f"account {source} has too little")
         return {"transaction": int(receipt)}

@@ -47,6 +47,8 @@ def make(bank: waltz.Application[Cursor]) -> Flask:
             return {"detail": "the outcome is unknown: send the same order again"}, 503
         except waltz.KeyReusedError as error:
             return {"detail": str(error)}, 409
+        except ValueError as error:
+            return {"detail": str(error)}, 400
         if receipt is None:
             return {"detail": f"account {source} has too little"}, 409
         return {"transaction": int(receipt)}, 201

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.docs.blocks import ROOT, blocks_of
 from waltz_trio.net.ports import HeldPorts
@@ -78,6 +78,61 @@ def test_a_page_pays_and_sees_what_is_paid(site: str, chromium: Browser) -> None
     page.reload()
     expect(page.locator("#payments li")).to_have_text(["5", "5"], timeout=PATIENCE)
     assert complaints == []
+
+
+HTML = "<html>502 Bad Gateway</html>"
+
+
+def problem(status: int, code: str, **more: object) -> tuple[int, str]:
+    return status, json.dumps({"status": status, "code": code, "detail": f"it is {code}", **more})
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ([(502, HTML)], "committed as "),
+        ([(504, HTML), None, (200, HTML)], "committed as "),
+        ([problem(500, "gateway-failed", outcome="unknown")], "committed as "),
+        ([problem(502, "cluster-problem", outcome="unknown")], "committed as "),
+        ([problem(503, "full", outcome="refused", retryAfter=1)], "committed as "),
+        ([problem(400, "bad-append")], "it is bad-append"),
+        ([problem(502, "no-such-partition", outcome="refused")], "it is no-such-partition"),
+        ([problem(409, "key-too-old", outcome="unknown")], " may be committed, look it up: it is key-too-old"),
+        ([(502, HTML), problem(401, "no-token")], " may be committed, look it up: it is no-token"),
+    ],
+)
+def test_a_page_pays_once_whatever_it_is_answered(
+    site: str, chromium: Browser, first: list[tuple[int, str] | None], said: str
+) -> None:
+    """The gateway has each request, and what it says is replaced; None: nothing comes."""
+    page = chromium.new_context().new_page()
+    answers, bodies = list(first), []
+    records = ""
+
+    def stand_between(route: Route) -> None:
+        nonlocal records
+        records = route.request.url.replace("/append", "/records?first=0&count=1000&payload=json")
+        bodies.append(route.request.post_data)
+        real = route.fetch()
+        if not answers:
+            route.fulfill(response=real)
+            return
+        answer = answers.pop(0)
+        if answer is None:
+            route.abort()
+        else:
+            route.fulfill(status=answer[0], body=answer[1], headers={"Access-Control-Allow-Origin": site})
+
+    page.route("**/append", stand_between)
+    page.goto(f"{site}/0.html")
+    page.locator("#pay").click()
+    expect(page.locator("#said")).to_have_text(re.compile(re.escape(said)), timeout=PATIENCE)
+    expect(page.locator("#pay")).to_be_enabled()
+    assert len(set(bodies)) == 1, "the same key, and the same payment"
+    assert len(bodies) == len(first) + said.startswith("committed")
+    key = json.loads(str(bodies[0]))["key"]
+    paid = [each["json"]["idempotencyKey"] for each in page.request.get(records).json()["records"]]
+    assert paid.count(key) == 1
 
 
 def test_a_page_appends_and_listens_by_websocket(site: str, chromium: Browser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -61,8 +62,12 @@ def test_a_bank_behind_http_carries_each_order_out_once(program: str) -> None:
             status, body = call(port, "POST", order(7, 8, 31, "b"))
             assert status == 409
             assert "'b' was used by transaction 1" in body["detail"]
-            assert call(port, "GET", "/accounts/7") == (200, {"balance": 70, "mark": 1})
-            assert call(port, "GET", "/accounts/8") == (200, {"balance": 30, "mark": 1})
+            for amount in (10**30, -50, 0):
+                status, body = call(port, "POST", order(7, 8, amount, f"d{amount}"))
+                assert (status in (400, 422), body["detail"]) == (True, f"the amount must be from 1 to {10**15}")
+            assert call(port, "POST", order(0, 7, 1, "e")) == (201, {"transaction": 2}), "nothing stops the view"
+            assert call(port, "GET", "/accounts/7") == (200, {"balance": 71, "mark": 2})
+            assert call(port, "GET", "/accounts/8") == (200, {"balance": 30, "mark": 2})
         finally:
             process.terminate()  # SIGINT is ignored by children of a shell that runs tests in the background
             assert process.stderr is not None
@@ -92,6 +97,16 @@ def test_orders_that_celery_delivers_twice_are_carried_out_once() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("\n40 tasks, 20 transactions, account 7 holds 200\n"), done.stdout
+
+
+@pytest.mark.slow
+def test_the_task_of_a_killed_process_of_celerys_pool_comes_again(tmp_path: Path) -> None:
+    """Acknowledged late, it would count as failed."""
+    command = [sys.executable, "-m", "tests.examples.mortal"]
+    environment = {**os.environ, "BANK_FOLDER": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "\ncame again\n" in done.stdout, done.stdout
 
 
 @pytest.mark.slow

@@ -53,8 +53,8 @@ class EventStream:
             for line in block.decode().split("\n"):
                 name, _, value = line.partition(": ")
                 fields[name] = value
-            if "" in fields and fields[""].startswith("from "):
-                self.begins = int(fields[""].split()[1])
+            if self.begins is None:
+                self.begins = int(fields["id"])  # without data: no event, but what a browser goes on by
             if "data" in fields:
                 events.append((fields["event"], int(fields["id"]) if "id" in fields else None, fields["data"]))
         return events
@@ -87,9 +87,9 @@ class Follower:
     async def _connect(self, server: Server) -> None:
         query = {"payload": ["json"]}
         headers = {"host": "localhost"}
-        if self.records:
-            headers["last-event-id"] = str(self.records[-1][0])
-        query["after"] = [str(self.after if self.began is None else self.began)]
+        if self.mark is not None:
+            headers["last-event-id"] = str(self.mark)
+        query["after"] = [str(self.after)]
         request = Request("GET", FEED, query, headers, "127.0.0.1:1")
         give, take = trio.open_memory_channel[bytes](_PIECES)
         before = len(self.records)

@@ -187,6 +187,22 @@ async def test_what_is_appended_is_read_followed_and_found_by_its_key(desk: Desk
         assert base64.b64decode(json.loads(await events.next())["base64"]) == b"later"
 
 
+async def test_a_feed_says_where_it_begins_so_that_who_comes_again_before_a_record_misses_none(desk: Desk) -> None:
+    assert (await desk.append({"text": "before"})).json()["id"] == 0
+    async with await trio.open_tcp_stream("127.0.0.1", desk.port) as stream:
+        await stream.send_all(f"GET {AT}/feed?after=tail HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        said = b""
+        with trio.fail_after(PATIENCE):
+            while b"\n\n" not in said:
+                said += await stream.receive_some()
+    assert b": from 0 on\nid: 0\n\n" in said, "no data: it is no event, but sets the id of the last one"
+    assert (await desk.append({"text": "while away"})).json()["id"] == 1
+    async with desk.events(f"{AT}/feed?after=tail&payload=text", **{"Last-Event-ID": "0"}) as events:
+        assert json.loads(await events.next()) == {"id": 1, "header": 0, "text": "while away"}
+    async with desk.events(f"{AT}/feed?after=tail&payload=text", **{"Last-Event-ID": "-1"}) as events:
+        assert json.loads(await events.next())["text"] == "before"
+
+
 async def test_a_decision_on_an_old_state_is_refused(desk: Desk) -> None:
     locked = {"text": "x", "locks": {"write": [["account", 7]]}, "mark": -1}
     assert (await desk.append(locked)).status == 201
@@ -194,6 +210,22 @@ async def test_a_decision_on_an_old_state_is_refused(desk: Desk) -> None:
     assert (refused.status, refused.json()["code"], refused.json()["outcome"]) == (409, "lock-conflict", "refused")
     assert (await desk.append({**locked, "mark": 1})).json()["code"] == "mark-ahead"
     assert (await desk.append({**locked, "mark": 0})).status == 201
+
+
+async def test_a_key_that_is_newer_than_the_decision_does_not_switch_its_locks_off(desk: Desk) -> None:
+    """The mark of the key is asked for right before the append, as the how-to says; the decision is older."""
+    account = {"locks": {"write": [["account", 7]]}, "mark": 0}
+    assert (await desk.append({"json": {"balance": 5}})).json()["id"] == 0
+    assert (await desk.append({"json": {"balance": 1}, **account})).json()["id"] == 1
+    mark = (await desk.ask(f"{AT}/mark")).json()["mark"]
+    refused = await desk.append({"json": {"balance": 2}, "key": f"{mark}:order-1", **account})
+    assert (refused.status, refused.json()["code"]) == (409, "lock-conflict")
+    assert refused.json()["blockingId"] == 1
+    decided_anew = {"json": {"balance": 0}, "key": f"{mark}:order-2", **account, "mark": 1}
+    answers = [await desk.append(decided_anew) for _ in range(2)]
+    assert [(each.status, each.json()["id"]) for each in answers] == [(201, 2), (200, 2)]
+    ahead = await desk.append({"json": {}, "key": "9:order-3", **account})
+    assert (ahead.status, ahead.json()["code"]) == (409, "mark-ahead")
 
 
 async def test_repeats_at_the_same_time_commit_once(cluster: EmbeddedCluster) -> None:
@@ -715,6 +747,7 @@ class Freed:
 
     def __init__(self) -> None:
         self.patient = False
+        self.silent = False  # once something was sent
         self.sent = 0
         self.verdict: Exception = waltz.LockConflictError(0, 3)
 
@@ -726,6 +759,8 @@ class Freed:
         raise self.verdict
 
     async def committed_mark(self, partition: int) -> int:
+        if self.silent and self.sent:
+            await trio.sleep_forever()
         return 9
 
     @property
@@ -756,6 +791,25 @@ async def test_a_key_whose_part_of_the_log_cannot_be_searched_may_be_in_it() -> 
             assert isinstance(problem, Problem)
             found.append((problem.status, problem.outcome))
         assert found == [(410, Outcome.UNKNOWN), (504, Outcome.UNKNOWN)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_repeat_that_hears_no_mark_to_search_up_to_may_be_in_the_log() -> None:
+    """The lock of its key was refused, so an earlier attempt may have it: nothing was searched yet."""
+    freed = Freed()
+    freed.silent = True
+
+    @asynccontextmanager
+    async def open_one(source: str) -> AsyncIterator[Any]:
+        yield freed
+
+    async with trio.open_nursery() as nursery:
+        clients = Cluster("a cluster", nursery, lambda level, text: None, open_one)
+        appends = Appends(nursery, Quotas(Limits()), lambda level, text: None, timeout=0.05, window=100)
+        call = attrs.evolve(an_append(b'{"k":"2:x"}'), key=Key("2:x", 2))
+        problem = await appends.append("me", call, clients)
+        assert isinstance(problem, Problem)
+        assert (freed.sent, problem.status, problem.outcome) == (1, 504, Outcome.UNKNOWN)
         nursery.cancel_scope.cancel()
 
 

@@ -17,10 +17,13 @@ from tests.trio.test_gateway import AT, PATIENCE, Desk, Events, cluster, desk, g
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.log import MARKER_HEADER
 from waltz_core.gateway import calls
+from waltz_core.gateway.calls import Form
 from waltz_core.gateway.door import token_hash
 from waltz_core.gateway.quotas import Limits, Quotas
+from waltz_core.gateway.replies import Record, event_texts
 from waltz_core.gateway.topics import Place, Topic
 from waltz_trio.gateway.clusters import Cluster
+from waltz_trio.gateway.fanout import Texts
 from waltz_trio.gateway.vitals import GROUP, Vitals
 from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.net.endpoints import endpoints
@@ -94,6 +97,27 @@ async def test_readers_that_share_a_feed_get_payloads_in_the_form_that_each_aske
         said = {form: json.loads(await reader.next()) for form, reader in readers.items()}
     payloads = {"json": 7, "text": "7", "base64": "Nw=="}
     assert said == {form: {"id": 0, "header": 0, form: payload} for form, payload in payloads.items()}
+
+
+def test_records_of_a_restored_log_are_not_sent_as_those_that_it_lost() -> None:
+    """They have the same ids; what was written is kept for readers of the very same records."""
+    texts = Texts()
+    lost, ours = ([Record(7, 0, b"%d" % number), Record(8, 0, b"same")] for number in range(2))
+    written = 0
+
+    def text_of(records: list[Record]) -> bytes:
+        def write() -> bytes:
+            nonlocal written
+            written += 1
+            return event_texts(records, Form.TEXT)
+
+        return texts.of(records, Form.TEXT, write)
+
+    for _ in range(2):
+        assert text_of(list(lost)) == event_texts(lost, Form.TEXT)
+    for _ in range(2):
+        assert text_of(list(ours)) == event_texts(ours, Form.TEXT)
+    assert written == 2
 
 
 async def test_markers_of_a_pipeline_are_given_to_no_caller(cluster: EmbeddedCluster, desk: Desk) -> None:

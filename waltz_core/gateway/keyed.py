@@ -9,6 +9,8 @@ All attempts of one key then have one MARK by definition, whichever gateway carr
   carries the key, that is the answer, and nothing is sent.
 - An attempt that is based on mark B and committed as X saw no other transaction with the key's lock in (B, X). With the
   search of (MARK, B], no transaction in (MARK, X) carries the key. So of all attempts one commits at most.
+- Where the caller has locks of his own, B is the mark that he decided on, also where MARK is newer: based on MARK, his
+  locks would be off between the two. Nothing is to be searched then before it is sent.
 
     begin ──► AskMark ──► LookUp (MARK, base] ──► Send ──► committed                              ──► done
                  ▲                                 ▲  └──► lost: it is not in the log  ──► AskMark ──► Send again
@@ -180,8 +182,8 @@ class AppendMachine:
         self._window = window
         self._mark = mark if locked else None  # without locks of its own an append is based on nothing
         self._base: int | None = self._mark
-        if key is not None:
-            self._base = max(key.mark, key.mark if self._mark is None else self._mark)
+        if key is not None and self._mark is None:
+            self._base = key.mark
         self._searched = -1 if key is None else key.mark  # up to here no transaction behind MARK carries the key
         self._attempts = 0
         self._refused: Refused | None = None
@@ -191,7 +193,7 @@ class AppendMachine:
         """What is to be done next."""
         match event:
             case Begun(known=mark):
-                return AskMark() if self._base is not None and self._base > mark else self._search_or_send()
+                return AskMark() if self._newest > mark else self._search_or_send()
             case MarkAnswered(mark):
                 return self._on_mark(mark)
             case Searched(carrier=None):
@@ -210,15 +212,19 @@ class AppendMachine:
             case _:
                 assert_never(event)
 
+    @property
+    def _newest(self) -> int:
+        """Of the marks that must be committed: the one that it is based on, and that of its key."""
+        return max(-1 if self._base is None else self._base, -1 if self._key is None else self._key.mark)
+
     def _on_mark(self, mark: int) -> Effect:
         if self._refused is None:
-            assert self._base is not None
-            if self._base <= mark:
+            if self._newest <= mark:
                 return self._again(self._lost) if self._lost else self._search_or_send()
             return Problem(
                 409,
                 "mark-ahead",
-                f"mark {self._base} is not committed yet: the log ends at {mark}; is this the right topic?",
+                f"mark {self._newest} is not committed yet: the log ends at {mark}; is this the right topic?",
                 Outcome.REFUSED,
                 more=(("mark", mark),),
             )

@@ -111,7 +111,7 @@ _SCHEMAS: _Object = {
         detail={**_TEXT, "description": "for people"},
         outcome={
             "enum": ["refused", "unknown"],
-            "description": "of an append: it is not in the log; or it may be, and is repeated with its key",
+            "description": "of an append: this attempt is not in the log; or it may be, and is repeated with its key",
         },
         retryAfter={"type": "integer", "description": "seconds"},
     ),

@@ -136,6 +136,11 @@ def record_text(each: Record, form: Form) -> str:
     return f'{head}"base64":"{base64.b64encode(each.data).decode()}"}}'
 
 
+def begin_event(mark: int) -> str:
+    """How a feed begins: its id is where a browser goes on that connects again before it has a record."""
+    return f": from {mark} on\nid: {mark}\n\n"
+
+
 def event_text(each: Record, form: Form) -> str:
     """A record as a server-sent event; its id is where a browser goes on that connects again."""
     return f"id: {each.transaction_id}\ndata: {record_text(each, form)}\n\n"

@@ -39,7 +39,7 @@ class _Run:
         self.call = call
         self.cluster = cluster
         self.sent = False  # something has left whose outcome was not heard
-        self.searching = False  # whether an earlier attempt of its key is in the log
+        self.searching = False  # for an earlier attempt of its key, which may be in the log
         self.given_up = False  # nobody waits any more
         self.result: Done | Problem | None = None
         self.ended = trio.Event()
@@ -108,14 +108,15 @@ class Appends:
         while True:
             match machine.step(event):
                 case AskMark():
+                    run.searching = call.key is not None  # until it is sent: the log is not searched before it is heard
                     event = MarkAnswered(await cluster.committed_mark(partition))
                 case LookUp(first, last):
                     run.searching = True
                     event = Searched(await self._search(run, first, last))
-                    run.searching = False
                 case Send(based_on):
                     if run.given_up:
                         return None
+                    run.searching = False
                     event = await self._send(run, based_on)
                 case Done() | Problem() as result:
                     if isinstance(result, Done):

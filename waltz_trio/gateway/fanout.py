@@ -40,16 +40,16 @@ class Texts:
     """What was written of the newest slices, once for all who take the same."""
 
     def __init__(self) -> None:
-        self._texts: OrderedDict[tuple[int, int, object], bytes] = OrderedDict()
+        self._texts: OrderedDict[tuple[int, int, object], tuple[Sequence[Record], bytes]] = OrderedDict()
 
     def of(self, records: Sequence[Record], form: object, write: Callable[[], bytes]) -> bytes:
         """The text of records of this partition in some form."""
         key = records[0].transaction_id, records[-1].transaction_id, form
-        text = self._texts.get(key)
-        if text is None:
+        of, text = self._texts.get(key, ((), b""))
+        if of != records:  # a restored log has other records under the ids of lost ones
             text = write()
             if len(text) <= _TEXT_MAX:
-                self._texts[key] = text
+                self._texts[key] = records, text
             if len(self._texts) > _TEXTS:
                 self._texts.popitem(last=False)
         return text

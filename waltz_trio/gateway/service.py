@@ -253,7 +253,7 @@ class Gateway:
         fanout = self._fanout(call.place)
 
         async def feed(send: Send, pay: Pay) -> None:
-            await send(b": from " + str(after).encode() + b" on\n\n")
+            await send(replies.begin_event(after).encode())
 
             async def put(records: Sequence[Record]) -> int:
                 text = fanout.texts.of(records, call.form, lambda: replies.event_texts(records, call.form))

@@ -192,8 +192,37 @@ def test_a_decision_on_a_later_state_is_sent_when_the_log_up_to_it_was_searched(
     assert it.step(Searched(None)) == Send(8)
 
 
-def test_a_mark_before_that_of_the_key_counts_as_that_of_the_key() -> None:
-    assert machine(KEY, 2).step(Begun(9)) == Send(4)
+def test_a_decision_on_a_state_before_the_key_is_based_on_that_state() -> None:
+    """Based on the mark of the key, the caller's locks would be off between the two."""
+    it = machine(KEY, 2)
+    assert it.step(Begun(9)) == Send(2)
+    assert it.step(Refused(4, Lock("account", 7))) == AskMark()
+    problem = it.step(MarkAnswered(4))
+    assert isinstance(problem, Problem)
+    assert (problem.code, problem.more) == ("lock-conflict", (("blockingId", 4),))
+
+
+def test_a_repeat_of_a_decision_on_a_state_before_its_key_is_found() -> None:
+    it = machine(KEY, 2)
+    assert it.step(Begun(9)) == Send(2)
+    assert it.step(Refused(6, Lock("account", 7))) == AskMark()
+    assert it.step(MarkAnswered(9)) == LookUp(5, 9)
+    assert it.step(Searched(Carrier(6, same=True))) == Done(6, repeated=True)
+
+
+def test_the_mark_of_a_key_is_held_against_the_log_also_where_the_decision_has_an_older_one() -> None:
+    it = machine(KEY, 2)
+    assert it.step(Begun(3)) == AskMark()
+    problem = it.step(MarkAnswered(3))
+    assert isinstance(problem, Problem)
+    assert (problem.code, problem.more) == ("mark-ahead", (("mark", 3),))
+    assert "mark 4 is not committed yet" in problem.detail
+    it = machine(KEY, 2)
+    assert it.step(Begun(4)) == Send(2)
+    assert it.step(Lost("the log was restored")) == AskMark()
+    problem = it.step(MarkAnswered(3))
+    assert isinstance(problem, Problem)
+    assert problem.code == "mark-ahead"
 
 
 def test_a_key_too_old_to_search_behind_it_is_not_guessed_about() -> None:
@@ -219,6 +248,7 @@ def test_a_refusal_by_what_was_searched_already_searches_nothing() -> None:
 class Attempt:
     machine: AppendMachine
     effect: Effect
+    mark: int | None  # that its locks are based on
     waits: bool = False  # for the server's verdict
     gone: bool = False  # its gateway, or who asked, heard no more
 
@@ -231,7 +261,8 @@ class World:
         self.locked = locked
         self.log: list[bool] = [False] * rng.randrange(4)  # whether a transaction carries the key
         self.key = Key(f"{len(self.log) - 1}:x", len(self.log) - 1)
-        self.slot = self.floor = -1
+        self.floor = -1
+        self.slot = rng.randint(-1, self.mark)
         self.attempts: list[Attempt] = []
         self.flights: list[tuple[Attempt, int | None]] = []
 
@@ -240,9 +271,9 @@ class World:
         return len(self.log) - 1
 
     def begin(self) -> None:
-        mark = self.rng.randint(self.key.mark, self.mark) if self.locked else None
+        mark = self.rng.randint(-1, self.mark) if self.locked else None
         made = AppendMachine(self.key, mark, locked=self.locked, window=10_000)
-        self.attempts.append(Attempt(made, made.step(Begun(self.rng.choice((-1, self.mark))))))
+        self.attempts.append(Attempt(made, made.step(Begun(self.rng.choice((-1, self.mark)))), mark))
 
     def others_write(self) -> None:
         self.log.append(False)
@@ -279,6 +310,7 @@ class World:
         elif blocking > based_on:
             self.tell(attempt, Refused(blocking))
         else:
+            assert attempt.mark is None or blocking <= attempt.mark, "its locks were off behind its mark"
             self.log.append(True)
             self.slot = self.mark
             self.tell(attempt, Committed(self.mark))

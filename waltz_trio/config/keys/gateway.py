@@ -17,7 +17,8 @@ GATEWAY = (
         Use.GATEWAY,
         "topics, each with name, cluster (an address waltz://HOST:PORT or the path of a client's configuration) and "
         "partitions (such as 0-3,7); keyField names the member of JSON payloads that carries idempotency keys "
-        "(idempotencyKey), keysRequired: true refuses appends without one",
+        "(idempotencyKey): it must never change, and be the same in all gateways, or repeats commit twice; "
+        "keysRequired: true refuses appends without one",
         required=True,
         original=False,
     ),
