@@ -2621,6 +2621,8 @@ SKIN: tuple[Mutant, ...] = (
         "            count = min(count, UNBOUNDED_COUNT_MAX)\n",
         "            pass\n",
         ("tests/unit/store/test_requests.py",),
+    ),
+    Mutant(
         "the mark of a key switches locks off",
         "gateway.keyed",
         "if key is not None and self._mark is None:",
