@@ -1184,7 +1184,7 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "a scan leaves out what it does not believe",
         "waltz_spark.audit.scan",
-        "FAILED if self.problems else UNPROVEN if self.left_out or not self.held else PASSED",
+        "FAILED if self.problems else UNPROVEN if missed else PASSED",
         "FAILED if self.problems else PASSED",
         ("tests/spark/test_cli.py", "tests/spark/test_processes.py"),
     ),
@@ -1776,7 +1776,7 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "a gateway bases appends on marks that are not committed",
         "gateway.keyed",
-        "            if self._base <= mark:\n",
+        "            if self._newest <= mark:\n",
         "            if True:\n",
         _GATEWAY,
     ),
