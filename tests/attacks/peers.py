@@ -14,8 +14,10 @@ import socket
 import ssl
 import struct
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -35,6 +37,7 @@ from tests.attacks.messages import (
     opening,
     ordinary,
 )
+from tests.key_updates import UpdateRecords
 from waltz_core.base.errors import ProtocolError
 from waltz_core.wire.connection import Connection
 from waltz_core.wire.frame import HEADER
@@ -87,6 +90,11 @@ class Attacker:
     def on(self) -> bool:
         """Time is left."""
         return time.monotonic() < self.end
+
+    def log_keys(self, file: Path) -> None:
+        """From now on, write the secrets of connections to a file; their cipher is that of `UpdateRecords`."""
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_3
+        self._context.keylog_filename = str(file)
 
     def connect(self) -> socket.socket:
         """A TCP connection."""
@@ -443,6 +451,23 @@ def lies(attacker: Attacker) -> None:
                 send(one, first + b"".join(frame for frame in frames if frame is not None))
 
 
+def updates(attacker: Attacker) -> None:
+    """TLS messages without end that bring nothing, and that ask for answers which it does not read."""
+    assert attacker.protocol is not None
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "keys"
+        attacker.log_keys(log)
+        while attacker.on:
+            with contextlib.closing(attacker.secure()) as one:
+                if isinstance(one, ssl.SSLSocket):
+                    records = UpdateRecords(log)
+                    with contextlib.suppress(OSError):
+                        while attacker.on:  # past TLS, which would wrap them
+                            socket.socket.sendall(one, records.updates(500, answered=True))
+                else:
+                    time.sleep(0.01)
+
+
 def _requests(attacker: Attacker, version: int) -> list[Any]:
     """What a port does not take for a breach of the protocol: all but answers."""
     codecs = [codec for one, codec in message_types(attacker.target.protocol) if one == version]
@@ -455,14 +480,16 @@ CONNECTING: dict[str, Callable[[Attacker], None]] = {
 SAYING: dict[str, Callable[[Attacker], None]] = {
     attack.__name__: attack for attack in (flood, unread, fields, halves, lies)
 }
+WRAPPED: dict[str, Callable[[Attacker], None]] = {attack.__name__: attack for attack in (updates,)}
+"""On top, where TLS is."""
 CALLING: dict[str, Callable[[Attacker], None]] = {attack.__name__: attack for attack in (bodies, readers)}
 """On top, at a gateway."""
-ATTACKS = {**CONNECTING, **SAYING, **CALLING}
+ATTACKS = {**CONNECTING, **SAYING, **WRAPPED, **CALLING}
 
 
 def saying(protocol: str) -> list[str]:
     """The attacks of those who say something, on such a port."""
-    return [*SAYING, *(CALLING if protocol == "gateway" else ())]
+    return [*SAYING, *(WRAPPED if protocol in PROTOCOLS else ()), *(CALLING if protocol == "gateway" else ())]
 
 
 def flooded(protocol: str) -> list[str]:

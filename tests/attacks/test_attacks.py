@@ -22,7 +22,7 @@ from tests.attacks.field import (
     result,
     running,
 )
-from tests.attacks.peers import CONNECTING, SAYING, WIDTH, saying
+from tests.attacks.peers import CONNECTING, WIDTH, saying
 from tests.processes.cluster import poll
 from tests.processes.zookeeper import ZooKeeperServer
 
@@ -33,7 +33,7 @@ def test_nobody_notices_hostile_peers_without_certificates(tmp_path: Path, zooke
     with field_of(OPEN, tmp_path, zookeeper.fresh_chroot(), storage_nodes=1) as field:
         for port in field.ports:
             withstood(field, port, [(name, "") for name in CONNECTING])
-            withstood(field, port, [(name, "") for name in SAYING])
+            withstood(field, port, [(name, "") for name in saying(port.protocol)])
         for process in ("server-0", "storage-0"):
             named(field, process)
 
@@ -42,7 +42,7 @@ def test_nobody_notices_hostile_peers_with_certificates(tmp_path: Path, zookeepe
     with field_of(GUARDED, tmp_path, zookeeper.fresh_chroot(), storage_nodes=1) as field:
         for port in field.ports:
             for certificate in ATTACKERS:
-                withstood(field, port, [(name, certificate) for name in SAYING])
+                withstood(field, port, [(name, certificate) for name in saying(port.protocol)])
         for process in ("server-0", "storage-0"):
             named(field, process)
         assert "certificate 'stranger'" in field.text("server-0")
@@ -53,7 +53,7 @@ def test_a_development_cluster_goes_on_beside_hostile_peers(tmp_path: Path) -> N
     with field_of(DEV, tmp_path, "") as field:
         for port in field.ports:
             withstood(field, port, [(name, "") for name in CONNECTING])
-            withstood(field, port, [(name, "") for name in SAYING])
+            withstood(field, port, [(name, "") for name in saying(port.protocol)])
         named(field, "dev")
 
 
@@ -76,7 +76,7 @@ def test_clients_of_a_proxy_notice_no_hostile_peers(tmp_path: Path, zookeeper: Z
     with field_of(PROXY, tmp_path, zookeeper.fresh_chroot(), storage_nodes=1) as field:
         for port in field.ports:
             withstood(field, port, [(name, "") for name in CONNECTING])
-            withstood(field, port, [(name, "") for name in SAYING])
+            withstood(field, port, [(name, "") for name in saying(port.protocol)])
         named(field, "proxy")
 
 

@@ -29,6 +29,7 @@ _TLS = {
     "fields": rf"{_CORRUPT}|{_MISPLACED}|{_STRANGE}",
     "halves": rf"{_BROKEN}|{_HANDSHAKE}|{_MISPLACED}|{_STRANGE}|{_SILENT}",
     "lies": rf"{_MISPLACED}|{_STRANGE}",
+    "updates": rf"messages of TLS itself|{_HANDSHAKE}",
 }
 _HTTP_REFUSED = (
     r"the WebSocket was ended|an HTTP request was refused|too many HTTP connections|broke in the middle of a request"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import ssl
-import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,8 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from tests.key_updates import CIPHER, UpdateRecords
 from tests.trio.test_net import Side, server_side
 from waltz_core.base.edge import Accepted, Closed
 from waltz_core.base.ids import Endpoint
@@ -37,45 +34,26 @@ class Updater:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.keylog_filename = str(log)
         self._tls = trio.SSLStream(stream, context)
-        self._secret = b""
-        self._number = 0
+        self._records: UpdateRecords
 
     async def connect(self) -> None:
         await self._tls.do_handshake()
         name, *_ = self._tls.cipher() or ("",)
-        assert name == "TLS_AES_256_GCM_SHA384"
-        [line] = [line for line in self._log.read_text().splitlines() if line.startswith("CLIENT_TRAFFIC_SECRET_0 ")]
-        self._secret = bytes.fromhex(line.split()[2])
+        assert name == CIPHER
+        self._records = UpdateRecords(self._log)
 
     def updates(self, count: int, *, answered: bool) -> bytes:
         """So many KeyUpdates, each behind the one before."""
-        return b"".join(self._update(answered) for _ in range(count))
+        return self._records.updates(count, answered=answered)
 
     def words(self, data: bytes) -> bytes:
         """A record that says something."""
-        return self._record(data, 23)
+        return self._records.words(data)
 
     async def send(self, data: bytes) -> None:
         """Send records; the other side may end the connection meanwhile."""
         with contextlib.suppress(trio.BrokenResourceError):
             await self._stream.send_all(data)
-
-    def _update(self, answered: bool) -> bytes:
-        record = self._record(bytes((24, 0, 0, 1, answered)), 22)
-        self._secret, self._number = self._expand(b"traffic upd", 48), 0
-        return record
-
-    def _record(self, data: bytes, kind: int) -> bytes:
-        head = struct.pack(">BHH", 23, 0x0303, len(data) + 17)
-        start = int.from_bytes(self._expand(b"iv", 12), "big")
-        nonce = (start ^ self._number).to_bytes(12, "big")
-        self._number += 1
-        return head + AESGCM(self._expand(b"key", 32)).encrypt(nonce, data + bytes((kind,)), head)
-
-    def _expand(self, label: bytes, size: int) -> bytes:
-        label = b"tls13 " + label
-        info = struct.pack(">HB", size, len(label)) + label + b"\0"
-        return hmac.digest(self._secret, info + b"\1", hashlib.sha384)[:size]
 
 
 @asynccontextmanager
