@@ -2657,4 +2657,11 @@ SKIN: tuple[Mutant, ...] = (
         'on\\n\\n"',
         ("tests/trio/test_gateway.py",),
     ),
+    Mutant(
+        "payloads that were just added go with the oldest run, which they made grow",
+        "server.data_cache",
+        "            if run.grown:\n",
+        "            if False:\n",
+        ("tests/unit/server/test_caches.py",),
+    ),
 )

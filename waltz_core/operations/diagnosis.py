@@ -25,7 +25,7 @@ from waltz_core.operations.regions import proxies
 from waltz_core.operations.replicas import lags, replicas
 from waltz_core.operations.view import ClusterView, ServerView, StorageView
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
-from waltz_core.wire.shared import AccessLevel, Trouble
+from waltz_core.wire.shared import LOST_DATA, AccessLevel, Trouble
 from waltz_core.zookeeper.partition_metadata import is_unknown, states_by_storage
 from waltz_core.zookeeper.paths import cluster_paths
 
@@ -36,7 +36,6 @@ CERTIFICATE_SOON_MS = 14 * 86_400_000  # an end so near is reported
 SETTLE_MS = 45_000
 LAST_RESORT_AFTER_MS = 300_000  # longer than any restart: until then no advice gives data up
 _DAY_MS = 86_400_000
-_LOST_DATA = "replicas lost data"  # where the log ends before what a server has committed
 _JOURNAL = "the decision journal cannot be written"  # how the reason begins where a server's own disk is the cause
 
 
@@ -476,7 +475,7 @@ def _healed_by(server: ServerView, partition_id: int, reason: str) -> str:
             f"check disk, room and rights of server.journal.directory of {server.name}; it resumes by itself, which "
             f"{verify} shows"
         )
-    if _LOST_DATA in reason:
+    if LOST_DATA in reason:
         given_up = f"if unsafe-recover has given those transactions up: restart {server.name}"
         return f"restore the replicas; {given_up}; {verify}"
     return f"{verify}; look at the log of {server.name}"

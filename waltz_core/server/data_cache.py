@@ -1,7 +1,8 @@
 """Payloads of the newest transactions, shared by all partitions of a server, as the runs of records that they came in.
 
 A run is kept as its bytes, which replicas have been sent or have sent anyway: transactions become no objects here, and
-whoever reads a range is given a piece of those bytes. What was added first goes first, a run as a whole.
+whoever reads a range is given a piece of those bytes. What was added first goes first, a run as a whole; one that has
+grown since its turn came last has another turn, as its end is new.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ _SMALL = 16_384  # runs go together up to so many bytes, or one append at a time
 class _Run:
     """Consecutive transactions of one partition, from `first` up to `end`."""
 
-    __slots__ = ("_added", "end", "first", "partition_id", "size")
+    __slots__ = ("_added", "end", "first", "grown", "partition_id", "size")
 
     def __init__(self, partition_id: int, first: int, records: RecordRun, size: int) -> None:
         self.partition_id = partition_id
         self.first = first
         self.end = first + len(records)
         self.size = size  # bytes, with what the transactions cost besides
+        self.grown = False  # since it was put among the newest
         self._added = [records]
 
     def extend(self, records: RecordRun, size: int) -> None:
@@ -36,6 +38,7 @@ class _Run:
         self._added.append(records)
         self.end += len(records)
         self.size += size
+        self.grown = True
 
     @property
     def records(self) -> RecordRun:
@@ -90,13 +93,13 @@ def _run_of(first: int, transactions: Sequence[HasRecord]) -> RecordRun:
 
 
 class DataCache:
-    """What was added first goes first; bounded by bytes."""
+    """What was added first goes first, except what has grown since; bounded by bytes."""
 
     __slots__ = ("_by_age", "_bytes", "_bytes_max", "_shelves", "misses")
 
     def __init__(self, bytes_max: int) -> None:
         self._shelves: dict[int, _Shelf] = {}  # by partition; none is empty
-        self._by_age: deque[_Run] = deque()  # as they were added
+        self._by_age: deque[_Run] = deque()  # as they were added, or had another turn
         self._bytes = 0
         self._bytes_max = bytes_max
         self.misses = 0
@@ -127,6 +130,10 @@ class DataCache:
     def _evict(self) -> None:
         while self._bytes > self._bytes_max:
             run = self._by_age.popleft()
+            if run.grown:
+                run.grown = False
+                self._by_age.append(run)
+                continue
             self._bytes -= run.size
             shelf = self._shelves[run.partition_id]
             shelf.remove(run)

@@ -75,6 +75,7 @@ from waltz_core.store.session_notes import (
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.lock_count import OversizedAppend
 from waltz_core.wire.runs import end_of_run
+from waltz_core.wire.shared import LOST_DATA
 
 NOT_OPEN_MARK = -(2**63)
 """High-water mark reported before the first store session (Java: commitHighWaterMark)."""
@@ -355,7 +356,7 @@ class PartitionServer:
             ownership.not_to_be_opened(
                 now,
                 f"the replicas resolved the log at {mark}, but transactions up to {commits.mark} "
-                "were committed: replicas lost data; restore them, or restart this server if an operator has given "
+                f"were committed: {LOST_DATA}; restore them, or restart this server if an operator has given "
                 "those up (unsafe-recover); the partition is not served meanwhile",
             )
             return

@@ -97,6 +97,9 @@ UNUSABLE = "unusable."
 AGE = "age-ms"
 """Of a partition of a proxy: milliseconds since the server said that there was nothing behind the mark."""
 
+LOST_DATA = "replicas lost data"
+"""In the reason of a partition whose log ends before what its server has committed."""
+
 STARTED = "started-ms"
 """Statistic of a storage node: when its process started, in milliseconds since 1970."""
 

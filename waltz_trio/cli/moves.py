@@ -45,8 +45,9 @@ async def _carry_out(plan: Plan, tool: Tool, arguments: Arguments, entering: End
     view = await gather(tool, certificates=False)
     if entering is not None and view.storage(str(entering)) is None:
         new = StorageView(str(entering), addresses=await addresses_of(entering))
+        with_new = attrs.evolve(view, storages=(*view.storages, new))
         for node in view.storages:
-            moves.check_other_node(attrs.evolve(view, storages=(*view.storages, new)), node.name, new.name)
+            moves.check_other_node(with_new, node.name, new.name)
     steps = plan(view)
     _show(steps, arguments)
     if arguments.flag("dry-run") or not steps:

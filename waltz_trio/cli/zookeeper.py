@@ -186,7 +186,10 @@ async def _list(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) -> i
     if output is not None:
         if dump.unreadable:  # the file may be the last good backup
             problems = "; ".join(f"{path}: {problem}" for path, problem in sorted(dump.unreadable.items()))
-            raise CommandError(f"{output} was not written, as it would be no backup: cannot be read: {problems}")
+            raise CommandError(
+                f"{output} was not written, as it would be no backup: cannot be read: {problems}; mend that first, "
+                "waltz doctor says how"
+            )
         text = json.dumps(dump_json(paths, dump), indent=2) + "\n"
         await trio.to_thread.run_sync(durable.replace_file, Path(output), text.encode())
         print(f"{output}: {dump.params.num_partitions} partitions, {len(dump.maps.groups.groups)} storage nodes")

@@ -29,7 +29,7 @@ from waltz_core.operations.replicas import LAG_MAX
 from waltz_core.operations.verify import verify
 from waltz_core.operations.view import CertificateView, ClusterView
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
-from waltz_core.wire.shared import Trouble
+from waltz_core.wire.shared import LOST_DATA, Trouble
 from waltz_core.zookeeper.znodes import (
     PartitionAssignment,
     PartitionMetadata,
@@ -602,7 +602,7 @@ def test_what_a_server_waits_for_in_a_partition_stands_in_the_finding() -> None:
 
 def test_a_server_that_knows_more_than_the_log_is_to_be_restarted_once_that_was_given_up() -> None:
     """After unsafe-recover it never served the partition again, and the advice was to look at its log."""
-    reason = "the replicas resolved the log at 4, but transactions up to 7 were committed: replicas lost data; restore"
+    reason = f"the replicas resolved the log at 4, but transactions up to 7 were committed: {LOST_DATA}; restore"
     status = PartitionStatus(0, 2, ServedState.OPENING, 5_000, -1, -(2**63), reason)
     (finding,) = diagnose(with_server(status=(status,), health={0: False}))
     assert finding.cause == "unhealthy"

@@ -59,6 +59,7 @@ def test_frames_that_overlap_what_is_there_are_joined_to_it_on_either_side() -> 
 
 
 @example([(0, 0, [300]), (1, 0, [300] * 4), (3, 0, []), (1, 4, [300])], 3_000)
+@example([(0, 15, [0]), (0, 0, [0, 0, 0, 0, 512]), (0, 5, [0, 0, 201, 650]), (0, 16, [0, 0, 0, 0, 138])], 3_000)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.lists(st.integers(0, 900), max_size=5)), max_size=30),
     st.sampled_from([0, 3_000, 20_000]),
