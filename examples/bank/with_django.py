@@ -23,6 +23,7 @@ from django.views.decorators.http import require_GET, require_POST
 import waltz_sync as waltz
 from examples.bank.model import balance, open_view, transfer
 from examples.bank.options import options_of
+from examples.bank.orders import order_of
 
 PATIENCE = 10.0  # seconds that a request may take
 PARTITION = 0  # accounts between which money moves are in one partition
@@ -33,9 +34,8 @@ def urls(bank: waltz.Application[Cursor]) -> list[URLPattern]:
 
     @require_POST
     def order_transfer(request: HttpRequest) -> JsonResponse:
-        source, target, amount = (int(request.GET[name]) for name in ("source", "target", "amount"))
-        order = request.GET["order"]
         try:
+            source, target, amount, order = order_of(request.GET)
             receipt = bank.submit(
                 transfer,
                 source,

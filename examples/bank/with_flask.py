@@ -18,6 +18,7 @@ from flask import Flask, request
 import waltz_sync as waltz
 from examples.bank.model import balance, open_view, transfer
 from examples.bank.options import options_of
+from examples.bank.orders import order_of
 
 PATIENCE = 10.0  # seconds that a request may take
 PARTITION = 0  # accounts between which money moves are in one partition
@@ -29,9 +30,8 @@ def make(bank: waltz.Application[Cursor]) -> Flask:
 
     @app.post("/transfers")
     def order_transfer() -> tuple[dict[str, Any], int]:
-        source, target, amount = (int(request.args[name]) for name in ("source", "target", "amount"))
-        order = request.args["order"]
         try:
+            source, target, amount, order = order_of(request.args)
             receipt = bank.submit(
                 transfer,
                 source,

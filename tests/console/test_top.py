@@ -182,7 +182,7 @@ def page(count: int, stuck: int = -1) -> Page:
 def test_the_worst_stand_first_and_keys_sort_scroll_and_end() -> None:
     screen = Screen()
     assert "looking at the cluster" in text_of(screen)[0]
-    screen.page = page(50, stuck=30)
+    screen.show(page(50, stuck=30))
     assert partitions_of(text_of(screen))[:2] == ["30", "0"]
     assert screen.press(b"s")
     assert partitions_of(text_of(screen))[:2] == ["0", "1"]
@@ -200,32 +200,43 @@ def test_the_worst_stand_first_and_keys_sort_scroll_and_end() -> None:
 
 def test_what_is_said_of_no_partition_has_no_column() -> None:
     screen = Screen()
-    screen.page = page(2)
+    screen.show(page(2))
     (heads, *rows) = [line for line in text_of(screen) if line.split()[:1] in (["part"], ["0"], ["1"])]
     assert "archive" not in heads
     assert all("ready" in row for row in rows)
-    screen.page = page(2, stuck=1)
+    screen.show(page(2, stuck=1))
     assert any("waits for" in line for line in text_of(screen))
 
 
 def test_what_others_say_is_shown_as_it_is() -> None:
     """It was taken for markup: `[/y]` ended the command, and of an IPv6 address the port was left."""
-    screen = Screen()
-    screen.page = page(2, stuck=1)
-    screen.page["servers"][0] |= {"name": "[fd00::1]:7101", "trouble": ["x [/y]"]}
-    screen.page["storages"][0] |= {"name": "s0:on:7000", "trouble": ["[bold]no :smile:"]}
-    screen.page["partitions"][1] |= {"owner": "[fd00::1]:7101", "waits_for": "[/]"}
+    screen, shown = Screen(), page(2, stuck=1)
+    shown["servers"][0] |= {"name": "[fd00::1]:7101", "trouble": ["x [/y]"]}
+    shown["storages"][0] |= {"name": "s0:on:7000", "trouble": ["[bold]no :smile:"]}
+    shown["partitions"][1] |= {"owner": "[fd00::1]:7101", "waits_for": "[/]"}
+    screen.show(shown)
     text = "\n".join(text_of(screen, width=160))
     assert text.count("[fd00::1]:7101") == 2
     for said in ("x [/y]", "s0:on:7000", "[bold]no :smile:", "[/]"):
         assert said in text
 
 
+def test_words_of_peers_do_not_move_the_cursor_of_a_terminal() -> None:
+    screen, shown = Screen(), page(2, stuck=1)
+    shown["servers"][0] |= {"trouble": ["\x1b[2Jgone\r\n"]}
+    shown["partitions"][1] |= {"waits_for": "\x1b]0;title\x07"}
+    screen.show(shown)
+    text = "\n".join(text_of(screen, width=160))
+    assert "\\x1b[2Jgone\\r\\n" in text
+    assert "\\x1b]0;title\\x07" in text
+    assert not set("\x1b\r\x07") & set(text)
+
+
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (60, 12)])
 def test_it_fits_its_terminal(width: int, height: int) -> None:
     screen = Screen()
     down = with_storage(replicas=None, data_problem="refused", admin_problem="refused")
-    screen.page = {**page(200), "findings": Pages("/root", "tools.yml").look(down, 1_000)["findings"]}
+    screen.show({**page(200), "findings": Pages("/root", "tools.yml").look(down, 1_000)["findings"]})
 
     lines = text_of(screen, width, height)
 

@@ -65,6 +65,11 @@ def test_a_bank_behind_http_carries_each_order_out_once(program: str) -> None:
             for amount in (10**30, -50, 0):
                 status, body = call(port, "POST", order(7, 8, amount, f"d{amount}"))
                 assert (status in (400, 422), body["detail"]) == (True, f"the amount must be from 1 to {10**15}")
+            for text in ("x", "1.5", "9" * 5000):
+                status, _ = call(port, "POST", order(7, 8, text, "f"))
+                assert status in (400, 422), f"an amount of {text:.10}"
+            status, _ = call(port, "POST", "/transfers?source=7&target=8&amount=1")
+            assert status in (400, 422), "no order"
             assert call(port, "POST", order(0, 7, 1, "e")) == (201, {"transaction": 2}), "nothing stops the view"
             assert call(port, "GET", "/accounts/7") == (200, {"balance": 71, "mark": 2})
             assert call(port, "GET", "/accounts/8") == (200, {"balance": 30, "mark": 2})

@@ -412,7 +412,7 @@ def mounted(cluster: Cluster, advice: str) -> None:
     """The files are gone for good: what comes last in the advice."""
     repair, _, rest = advice.partition("; if that does not mend it: ")
     done = cluster.attempt(*repair.split()[1:])
-    assert (done.returncode, "is LIMBO" in done.stdout) == (1, True), done.stdout
+    assert (done.returncode, "is limbo" in done.stdout) == (1, True), done.stdout
     carried_out()(cluster, rest)
     shutil.rmtree(aside(cluster))
 

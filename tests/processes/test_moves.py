@@ -64,7 +64,11 @@ def test_nodes_are_replaced_added_and_drained_under_load(
         left = json.loads(storage(*replace, "--yes", "--json"))
         assert 0 < len(left) <= len(plan)
         assert left[-1] == plan[-1]
-        assert storage(*replace, "--yes") == "nothing is left to do\n"
+        capsys.readouterr()
+        assert main(["storage", *replace, "--yes", *config]) == 0
+        again = capsys.readouterr()
+        assert again.out == "nothing is left to do\n"
+        assert f"{old} is not in ZooKeeper: it was replaced before, or has another name" in again.err
         assert json.loads(storage(*replace, "--yes", "--json")) == []
         cluster.children["storage-0"].stop()
         cluster.storage_names = ["storage-1", "storage-2", "storage-3"]

@@ -23,6 +23,7 @@ from waltz_core.operations.doors import GatewayView
 from waltz_core.operations.findings import Finding
 from waltz_core.operations.view import ClusterView, ReplicaView, ServerView, StorageView
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
+from waltz_core.wire.shared import name_of
 from waltz_core.zookeeper.znodes import UNRESOLVED
 
 Page: TypeAlias = dict[str, Any]
@@ -381,8 +382,7 @@ def _partition_state(
     reason = status.reason or ""
     if status.state == ServedState.READY:
         return (_BAD, "cannot commit", reason) if reason else (_OK, "ready", "")
-    name = ServedState(status.state).name.lower() if status.state in ServedState._value2member_map_ else "unknown"
-    return (_BAD if status.state == ServedState.STUCK else _WARN), name, reason
+    return (_BAD if status.state == ServedState.STUCK else _WARN), name_of(ServedState, status.state), reason
 
 
 def _replica(view: ClusterView, partition_id: int, name: str, mark: int | None) -> Page:

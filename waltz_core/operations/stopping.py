@@ -20,6 +20,7 @@ from waltz_core.base.record import record
 from waltz_core.operations.findings import ranges_text
 from waltz_core.operations.view import ClusterView, ReplicaView, ServerView, StorageView
 from waltz_core.wire.client_messages import ServedState
+from waltz_core.wire.shared import name_of
 
 
 class Verdict(enum.IntEnum):
@@ -220,7 +221,7 @@ def _serving(view: ClusterView, partition_id: int) -> Iterator[tuple[Verdict, st
     else:
         status = next((one for one in owner.status or () if one.partition_id == partition_id), None)
         if owner.status is not None and (status is None or status.state != ServedState.READY):
-            state = "not open" if status is None else ServedState(status.state).name.lower()
+            state = "not open" if status is None else name_of(ServedState, status.state)
             yield (
                 Verdict.NO,
                 f"it is {state} at {owner.name}" + (f": {status.reason}" if status and status.reason else ""),

@@ -24,6 +24,7 @@ from waltz_core.server.context import ClusterState, Dials, PortsRead, StorageAla
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_link import AdminLink
 from waltz_core.wire.dialer import DialerEffect, DialState
+from waltz_core.wire.shared import name_of
 from waltz_core.zookeeper.znodes import decode_connection_metadata
 
 ANSWER_MS = 600_000  # a repair may have to fetch and write a lot
@@ -212,11 +213,8 @@ def _text_of(answer: admin.RepairResponse) -> str:
     count = sum(one.last_id - one.first_id + 1 for one in answer.ranges if one.outcome == admin.RepairOutcome.REPAIRED)
     text = f"{count} transactions repaired"
     if left:
-        shown = ", ".join(f"{one.first_id}..{one.last_id} {_reason(one.outcome)}" for one in left[:10])
+        shown = ", ".join(
+            f"{one.first_id}..{one.last_id} {name_of(admin.RepairOutcome, one.outcome)}" for one in left[:10]
+        )
         text += f"; waiting for an operator: {shown}"
     return f"{text} ({answer.message})" if answer.message else text
-
-
-def _reason(outcome: int) -> str:
-    known = outcome in list(admin.RepairOutcome)
-    return admin.RepairOutcome(outcome).name.lower().replace("_", " ") if known else f"outcome {outcome}"

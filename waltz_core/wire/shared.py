@@ -56,6 +56,12 @@ class Cause(enum.IntEnum):
     MISSING = 4  # acknowledged once, not found
 
 
+def name_of(kind: type[enum.IntEnum], number: int) -> str:
+    """What a number that a peer sent stands for, in words; a later version may send one that is not known here."""
+    known = kind._value2member_map_.get(number)
+    return f"unknown ({number})" if known is None else kind(number).name.lower().replace("_", " ")
+
+
 @record
 class SuspectRange:
     """Records that a storage node refuses to serve, both ends inclusive."""

@@ -27,7 +27,7 @@ from waltz_core.wire.client_codec import EXTENDED
 from waltz_core.wire.client_codec import VERSIONS as CLIENT_VERSIONS
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL
 from waltz_core.wire.port_session import PortSession, PortState, Refusal, refusal_of
-from waltz_core.wire.shared import STARTED
+from waltz_core.wire.shared import STARTED, name_of
 from waltz_core.wire.table import WireProtocol
 from waltz_spark.base.errors import (
     DataLossError,
@@ -53,6 +53,7 @@ _SEGMENT_HEAD = struct.Struct(">qi")
 _FOR_GOOD = (client.ErrorCode.NOT_IMPLEMENTED, client.ErrorCode.INVALID, client.ErrorCode.NOT_ALLOWED)
 
 M = TypeVar("M")
+A = TypeVar("A")
 
 
 class BlockingPort(Generic[M]):
@@ -144,7 +145,13 @@ class BlockingPort(Generic[M]):
         except ProtocolError as error:
             raise UnreachableError(f"{self.endpoint}: {error}") from error
         answer = self._session.answer()
-        assert answer is not None
+        if answer is None:
+            raise UnreachableError(f"{self.endpoint}: a frame that answers nothing")
+        return answer
+
+    def _of_type(self, answer: object, wanted: type[A]) -> A:
+        if not isinstance(answer, wanted):
+            raise UnreachableError(f"{self.endpoint}: expected {wanted.__name__}, found {type(answer).__name__}")
         return answer
 
     def _frame(self) -> tuple[bytearray, bytearray]:
@@ -190,14 +197,15 @@ class AdminPort(BlockingPort[admin.AdminMessage]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def ask(self, request: admin.AdminMessage) -> admin.AdminMessage:
-        """Send a request and wait for its answer.
+    def ask(self, request: admin.AdminMessage, wanted: type[A]) -> A:
+        """Send a request and wait for its answer, of this type.
 
         Raises:
-            UnreachableError: no answer in time, or a failure; the text is the node's.
+            SourceRefusedError: the node refuses it; the text is the node's.
+            UnreachableError: no answer in time, or another one.
         """
         self.send(request)
-        return self._checked(self.decode(*self.receive_raw()))
+        return self._of_type(self._checked(self.decode(*self.receive_raw())), wanted)
 
     def _checked(self, answer: admin.AdminMessage) -> admin.AdminMessage:
         refusal = refusal_of(answer)
@@ -212,22 +220,19 @@ class AdminPort(BlockingPort[admin.AdminMessage]):
 
     def assigned(self) -> dict[int, bool]:
         """Partitions of the node and whether each is available."""
-        answer = self.ask(admin.AssignedPartitionStatusRequest(self.next_seq()))
-        assert isinstance(answer, admin.AssignedPartitionStatusResponse)
+        answer = self.ask(admin.AssignedPartitionStatusRequest(self.next_seq()), admin.AssignedPartitionStatusResponse)
         return dict(answer.partition_status)
 
     def started_ms(self) -> int:
         """When the process of the node started, which no other one has in common with it; 0 if it does not say."""
         if self.version < 1:
             return 0
-        answer = self.ask(admin.StatisticsRequest(self.next_seq(), -1, (STARTED,)))
-        assert isinstance(answer, admin.StatisticsResponse)
+        answer = self.ask(admin.StatisticsRequest(self.next_seq(), -1, (STARTED,)), admin.StatisticsResponse)
         return next((int(figure.value) for figure in answer.statistics if figure.name == STARTED), 0)
 
     def session(self, partition: int) -> tuple[int, int]:
         """Store session of the replica and its local low-water mark."""
-        answer = self.ask(admin.LastSessionInfoRequest(self.next_seq(), partition))
-        assert isinstance(answer, admin.LastSessionInfoResponse)
+        answer = self.ask(admin.LastSessionInfoRequest(self.next_seq(), partition), admin.LastSessionInfoResponse)
         found = answer.last_session_info
         return found.session_id, found.local_low_water_mark
 
@@ -260,8 +265,7 @@ class AdminPort(BlockingPort[admin.AdminMessage]):
         if self.capabilities is None:
             self.capabilities = 0
             if self.version >= 1:
-                answer = self.ask(admin.NodeInfoRequest(self.next_seq()))
-                assert isinstance(answer, admin.NodeInfoResponse)
+                answer = self.ask(admin.NodeInfoRequest(self.next_seq()), admin.NodeInfoResponse)
                 self.capabilities = answer.capabilities
         return bool(self.capabilities & capability)
 
@@ -271,14 +275,12 @@ class AdminPort(BlockingPort[admin.AdminMessage]):
         Raises:
             UnreachableError: no answer in time, or a failure.
         """
-        answer = self.ask(admin.DigestRequest(self.next_seq(), partition, first, last))
-        assert isinstance(answer, admin.DigestResponse)
+        answer = self.ask(admin.DigestRequest(self.next_seq(), partition, first, last), admin.DigestResponse)
         return answer.last_id, answer.digest
 
     def segments(self, partition: int) -> tuple[admin.SegmentInfo, ...]:
         """The files of a replica, as far as they are durable."""
-        answer = self.ask(admin.SegmentListRequest(self.next_seq(), partition))
-        assert isinstance(answer, admin.SegmentListResponse)
+        answer = self.ask(admin.SegmentListRequest(self.next_seq(), partition), admin.SegmentListResponse)
         return answer.segments
 
     def request_bytes(self, partition: int, segment: int, offset: int, size: int) -> None:
@@ -295,6 +297,8 @@ class AdminPort(BlockingPort[admin.AdminMessage]):
         if body[0] != _SEGMENT_READ:
             self._checked(self.decode(head, body))
             raise UnreachableError(f"{self.endpoint}: unexpected answer of type {body[0]}")
+        if len(body) < 37:
+            raise UnreachableError(f"{self.endpoint}: an answer of {len(body)} bytes, expected 37 and more")
         offset, size = _SEGMENT_HEAD.unpack_from(body, 21)
         data = np.frombuffer(body, np.uint8)[33 : 33 + size]
         if len(body) != 37 + size or crc32(data) != _CHECKSUM.unpack_from(body, 33 + size)[0]:
@@ -319,40 +323,37 @@ class ClientPort(BlockingPort[client.ClientMessage]):
         self._seq_num += 1
         return make_req_id(-1, 0, partition, self._seq_num)
 
-    def ask(self, request: client.ClientMessage) -> client.ClientMessage:
-        """Send a request and wait for its answer.
+    def ask(self, request: client.ClientMessage, wanted: type[A]) -> A:
+        """Send a request and wait for its answer, of this type.
 
         Raises:
             SourceRefusedError: the request is refused for good.
-            UnreachableError: no answer in time, or one that may be another one later.
+            UnreachableError: no answer in time, another one, or one that may be another one later.
         """
         self.send(request)
         answer = self.decode(*self.receive_raw())
         if isinstance(answer, client.ErrorResponse):
             kind = SourceRefusedError if answer.code in _FOR_GOOD else UnreachableError
-            raise kind(f"{self.endpoint}: {answer.message or client.ErrorCode(answer.code).name}")
-        return answer
+            raise kind(f"{self.endpoint}: {_words(answer)}")
+        return self._of_type(answer, wanted)
 
     def cluster(self) -> client.ClusterInfoResponse:
         """What a client needs to know about the cluster, from servers that speak codec 5."""
         if self.version < EXTENDED:
             raise UnreachableError(f"{self.endpoint} speaks codec {self.version}; name the cluster by zookeeper")
-        answer = self.ask(client.ClusterInfoRequest(self._req_id(0), client_id_wanted=False, subscribe=False))
-        assert isinstance(answer, client.ClusterInfoResponse)
-        return answer
+        request = client.ClusterInfoRequest(self._req_id(0), client_id_wanted=False, subscribe=False)
+        return self.ask(request, client.ClusterInfoResponse)
 
     def storage_node_count(self) -> int:
         """How many storage nodes have replicas of the partitions that this server owns; 0 if it does not say."""
         if self.version < EXTENDED or not self.cluster().capabilities & client.Capability.STORAGE_NODES:
             return 0
-        answer = self.ask(client.StorageNodesRequest(self._req_id(0)))
-        assert isinstance(answer, client.StorageNodesResponse)
+        answer = self.ask(client.StorageNodesRequest(self._req_id(0)), client.StorageNodesResponse)
         return len(answer.nodes)
 
     def partitions(self) -> dict[int, tuple[int, int]]:
         """Store session and committed mark of each partition that is open on this server; codec 5 only."""
-        answer = self.ask(client.PartitionStatusRequest(self._req_id(0)))
-        assert isinstance(answer, client.PartitionStatusResponse)
+        answer = self.ask(client.PartitionStatusRequest(self._req_id(0)), client.PartitionStatusResponse)
         return {
             one.partition_id: (one.session_id, one.high_water_mark)
             for one in answer.partitions
@@ -361,8 +362,7 @@ class ClientPort(BlockingPort[client.ClientMessage]):
 
     def mark(self, partition: int) -> int:
         """Committed mark, by the oldest kind of request; a server that does not own the partition does not answer."""
-        answer = self.ask(client.HighWaterMarkRequest(self._req_id(partition)))
-        assert isinstance(answer, client.HighWaterMarkResponse)
+        answer = self.ask(client.HighWaterMarkRequest(self._req_id(partition)), client.HighWaterMarkResponse)
         if answer.high_water_mark < -1:
             raise UnreachableError(f"{self.endpoint}: partition {partition} is not open yet")
         return answer.high_water_mark
@@ -371,8 +371,7 @@ class ClientPort(BlockingPort[client.ClientMessage]):
         """The smallest id that can be read; 0 if the server does not know it."""
         if self.version < EXTENDED:
             return 0
-        answer = self.ask(client.LogStartRequest(self._req_id(partition)))
-        assert isinstance(answer, client.LogStartResponse)
+        answer = self.ask(client.LogStartRequest(self._req_id(partition)), client.LogStartResponse)
         return answer.log_start
 
     def raise_log_start(self, partition: int, start: int) -> int:
@@ -385,10 +384,9 @@ class ClientPort(BlockingPort[client.ClientMessage]):
         self.send(client.SetLogStartRequest(self._req_id(partition), start))
         answer = self.decode(*self.receive_raw())
         if isinstance(answer, client.ErrorResponse):
-            text = f"{self.endpoint}: partition {partition}: {answer.message or client.ErrorCode(answer.code).name}"
+            text = f"{self.endpoint}: partition {partition}: {_words(answer)}"
             raise (UnreachableError if answer.code == client.ErrorCode.NOT_READY else SourceRefusedError)(text)
-        assert isinstance(answer, client.LogStartResponse)
-        return answer.log_start
+        return self._of_type(answer, client.LogStartResponse).log_start
 
     def range(self, partition: int, start: int, end: int, size_max: int) -> Block | None:
         """Committed records from `start` on.
@@ -409,6 +407,10 @@ class ClientPort(BlockingPort[client.ClientMessage]):
                 raise DataLossError(partition, start, end, str(self.endpoint), text)
             raise UnreachableError(f"{self.endpoint}: {text}")
         return block_of_wire(body, 33, partition, start, end, str(self.endpoint), "server")
+
+
+def _words(refusal: client.ErrorResponse) -> str:
+    return refusal.message or name_of(client.ErrorCode, refusal.code)
 
 
 _LENGTH = struct.Struct(">I")
@@ -442,11 +444,11 @@ def block_of_wire(
     Raises:
         RecordDamagedError: the ids are not `start` and upward.
     """
-    (count,) = _INT.unpack_from(body, at)
-    at += 4
     parts: list[bytes | bytearray] = []
     sizes: list[int] = []
     try:
+        (count,) = _INT.unpack_from(body, at)
+        at += 4
         for expected in range(start, min(start + count, end)):
             found, _, _, length = _WIRE_HEAD.unpack_from(body, at)
             if found != expected:

@@ -11,6 +11,7 @@ import trio
 from waltz_core.base.errors import WaltzError
 from waltz_core.operations.verify import Failure, verify
 from waltz_core.operations.view import ClusterView
+from waltz_trio.base.printable import printable
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import (
     CONFIG,
@@ -85,7 +86,7 @@ async def _check_connectivity(tool: Tool, arguments: Arguments) -> int:
         text = "UNREACHABLE"
         if reached is not None:
             text = "{" + ", ".join(f"{storage}={str(good).lower()}" for storage, good in sorted(reached.items())) + "}"
-        print(f"Connectivity status of {name} is: {text}")
+        print(printable(f"Connectivity status of {name} is: {text}"))
     good = all(reached and all(reached.values()) for reached in reached_by.values())
     return 0 if good else 1
 

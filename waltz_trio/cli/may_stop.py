@@ -9,6 +9,7 @@ import trio
 
 from waltz_core.operations.findings import ranges_text
 from waltz_core.operations.stopping import Answer, Verdict, committed_marks, may_stop
+from waltz_trio.base.printable import printable
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, CommandError, Option, parser_of
 from waltz_trio.cli.progress import ASKING, waiting
@@ -52,11 +53,11 @@ async def _ask(tool: Tool, arguments: Arguments) -> int:
             break
         reasons = "; ".join(answer.reasons())
         if reasons != said:
-            print(f"waiting for up to {patience} s: {reasons}", file=sys.stderr)
+            print(printable(f"waiting for up to {patience} s: {reasons}"), file=sys.stderr)
             said = reasons
         before = committed_marks(view)
         await trio.sleep(_LOOK_AGAIN)
-    print(json.dumps(_row(answer), indent=2) if arguments.flag("json") else "\n".join(_lines(answer)))
+    print(json.dumps(_row(answer), indent=2) if arguments.flag("json") else printable("\n".join(_lines(answer)), "\n"))
     return _STATUS[answer.verdict]
 
 

@@ -14,7 +14,7 @@ from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_core.store.last_resort import Plan, ReplicaReport, confirm_metadata, unsafe_recovery
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_messages import RepairOutcome
-from waltz_core.wire.shared import Condition
+from waltz_core.wire.shared import Condition, name_of
 from waltz_core.zookeeper.store_metadata import StoreMaps
 from waltz_core.zookeeper.znodes import (
     EMPTY_METADATA,
@@ -22,6 +22,7 @@ from waltz_core.zookeeper.znodes import (
     decode_partition_metadata,
     encode_partition_metadata,
 )
+from waltz_trio.base.printable import printable
 from waltz_trio.cli.audit import audited, operator
 from waltz_trio.cli.interruption import advising
 from waltz_trio.cli.options import Arguments, CommandError, confirm
@@ -110,16 +111,16 @@ async def _repair(client: AdminClient, partition_id: int, sources: tuple[Endpoin
         raise CommandError("no other node holds the partition")
     answer = await client.expect(lambda seq: admin.RepairRequest(seq, partition_id, sources, ()), admin.RepairResponse)
     for span in answer.ranges:
-        known = span.outcome in list(RepairOutcome)
-        outcome = RepairOutcome(span.outcome).name.lower().replace("_", " ") if known else f"outcome {span.outcome}"
+        outcome = name_of(RepairOutcome, span.outcome)
         print(f"partition {partition_id}, transactions {span.first_id}..{span.last_id}: {outcome}")
     if not answer.ranges:
         print(f"partition {partition_id}: nothing is known to be damaged")
     if answer.message:
-        print(answer.message, file=sys.stderr)
+        print(printable(answer.message), file=sys.stderr)
     state = await _state(client, partition_id)
     if state.condition != Condition.SOUND:
-        print(f"partition {partition_id} is {Condition(state.condition).name}: {state.reason or 'see above'}")
+        why = printable(state.reason or "see above")
+        print(f"partition {partition_id} is {name_of(Condition, state.condition)}: {why}")
     return all(span.outcome in _GOOD for span in answer.ranges) and state.condition == Condition.SOUND
 
 
@@ -140,9 +141,9 @@ async def accept_limbo(tool: Tool, arguments: Arguments) -> int:
                 raise CommandError(f"{target} runs 0.13.2, which knows no limbo")
             state = await _state(client, partition_id)
         if state.condition != Condition.LIMBO:
-            raise CommandError(f"the partition is not in limbo there: {Condition(state.condition).name}")
+            raise CommandError(f"the partition is not in limbo there: {name_of(Condition, state.condition)}")
     lines = (
-        f"{target}, partition {partition_id}: {state.reason}",
+        f"{target}, partition {partition_id}: {printable(state.reason or '')}",
         f"its log is good up to transaction {state.max_transaction_id}; what stands behind is put aside in "
         "*.given-up files",
         *(f"damaged or missing: transactions {one.first_id}..{one.last_id}" for one in state.suspects),
@@ -198,7 +199,7 @@ async def _witnesses(
 
     def say(replica: str, problem: str) -> None:
         if all_named:
-            print(f"{replica} does not answer: {problem}", file=sys.stderr)
+            print(f"{replica} does not answer: {printable(problem)}", file=sys.stderr)
 
     # At once: of a large cluster whose nodes are dead, one after the other would take longer than the command may.
     async with trio.open_nursery() as nursery:

@@ -170,7 +170,13 @@ async def _replace(tool: Tool, arguments: Arguments) -> int:
         entering = endpoint_of(target, _FORM)  # it may be new in the cluster: its name must be one that can be read
         target = str(entering)
         await _reached(tool, Endpoint(entering.host, port))
-    return await _carry_out(lambda view: moves.replace(view, source, target, port), tool, arguments, entering)
+
+    def plan(view: ClusterView) -> tuple[Step, ...]:
+        if source not in dict(view.maps.groups.groups):
+            print(f"{source} is not in ZooKeeper: it was replaced before, or has another name", file=sys.stderr)
+        return moves.replace(view, source, target, port)
+
+    return await _carry_out(plan, tool, arguments, entering)
 
 
 async def _reached(tool: Tool, endpoint: Endpoint) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from waltz_core.base.errors import WaltzError
+from waltz_trio.base.printable import printable
 from waltz_trio.cli.help import FAILED_STATUS, Parser, UsageError, as_object, run
 from waltz_trio.cli.interruption import blocking
 
@@ -316,7 +317,7 @@ def confirm(question: str, *, given: bool, refused: str = "nothing was done") ->
 def show(text: str, *, logger_as_output: bool = False) -> None:
     """Print a report, or log it: one record per paragraph, which starts with a line without indentation."""
     if not logger_as_output:
-        print(text)
+        print(printable(text, "\n"))  # it may have words of a peer in it
         return
     logger = logging.getLogger("waltz.cli")
     for paragraph in re.split(r"\n(?=\S)", text):

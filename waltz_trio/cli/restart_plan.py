@@ -30,6 +30,7 @@ from waltz_core.operations.restart import (
 from waltz_core.operations.stopping import committed_marks
 from waltz_core.operations.view import ClusterView
 from waltz_trio.base import durable
+from waltz_trio.base.printable import printable
 from waltz_trio.cli.help import Parser, UsageError
 from waltz_trio.cli.interruption import advising
 from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, CommandError, Option, parser_of
@@ -256,7 +257,7 @@ async def _restart(command: str, step: Step, *, as_json: bool) -> int:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text, "\n"), file=sys.stderr, flush=True)
 
 
 def _say_once(said: str, text: str) -> str:

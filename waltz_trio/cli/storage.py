@@ -17,6 +17,7 @@ from waltz_core.operations import recover_partition as copying
 from waltz_core.operations.recover_partition import RecoverPartition
 from waltz_core.wire import admin_messages as admin
 from waltz_trio.base import log
+from waltz_trio.base.printable import printable
 from waltz_trio.cli import mend, moves
 from waltz_trio.cli.help import PORT_MAX, Parser, UsageError
 from waltz_trio.cli.interruption import advising
@@ -99,7 +100,7 @@ async def _list(tool: Tool, arguments: Arguments) -> int:
         if text.strip() or not failures:
             show(text, logger_as_output=arguments.flag("logger-as-output"))
         for failure in failures.values():
-            print(f"Error: {failure}", file=sys.stderr)
+            print(printable(f"Error: {failure}", "\n"), file=sys.stderr)
     return 1 if failures else 0
 
 

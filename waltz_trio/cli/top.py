@@ -19,6 +19,7 @@ from rich.text import Text
 
 from waltz_core.operations.page import Page
 from waltz_trio.base.background import background_nursery
+from waltz_trio.base.printable import printable
 from waltz_trio.cli.console import watch_of
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.interruption import interruptible
@@ -42,6 +43,10 @@ class Screen:
         self.sort = 0
         self.first = 0  # partition row at the top
         self.page: Page | None = None
+
+    def show(self, page: Page | None) -> None:
+        """Draw this page from now on; what in it are words of peers moves no cursor."""
+        self.page = _shown(page)
 
     def press(self, key: bytes) -> bool:
         """Take a key; False if it ends the command."""
@@ -220,6 +225,18 @@ def _spark(values: Sequence[float], width: int = 20) -> str:
     return "".join(_BARS[round(value / top * (len(_BARS) - 1))] if top else _BARS[0] for value in recent)
 
 
+def _shown(part: Any) -> Any:
+    """A page, or a part of it, without anything that moves a cursor or colours."""
+    match part:
+        case str():
+            return printable(part)
+        case dict():
+            return {name: _shown(one) for name, one in part.items()}
+        case list() | tuple():
+            return [_shown(one) for one in part]
+    return part
+
+
 # ---- driver ----------------------------------------------------------------------------------
 
 
@@ -256,7 +273,7 @@ async def _print(watch: Watch, once: bool, as_json: bool) -> int:
                     break
     if not as_json:
         screen = Screen()
-        screen.page = page
+        screen.show(page)
         Terminal(highlight=False).print(screen.draw(80, 1_000_000))
     return 1 if page["problem"] else 0
 
@@ -274,7 +291,7 @@ async def _live(watch: Watch) -> int:
         with watch.viewing():
             while True:
                 await watch.after(watch.number if screen.page is not None else 0)
-                screen.page = watch.page
+                screen.show(watch.page)
                 touch()
 
     async def listen(nursery: trio.Nursery) -> None:

@@ -19,7 +19,7 @@ from waltz_core.operations.view import CertificateView, ClusterView, ReplicaView
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.client_codec import EXTENDED
 from waltz_core.wire.client_messages import ErrorCode
-from waltz_core.wire.shared import AGE, AWAITED, STARTED, UNUSABLE, Condition, Statistic, Trouble
+from waltz_core.wire.shared import AGE, AWAITED, STARTED, UNUSABLE, Condition, Statistic, Trouble, name_of
 from waltz_core.zookeeper.znodes import ServerDescriptor
 from waltz_trio.net.dialer import DialError, dial_stream
 from waltz_trio.net.tls import ClientTls
@@ -34,7 +34,7 @@ from waltz_trio.zk.proxy_root import proxy_of
 
 NODE_MAX = 10.0  # seconds that one node may take for all its answers
 
-_STATES = {
+_STATES: Mapping[int, str] = {
     Condition.SOUND: "open",
     Condition.SUSPECT: "open",
     Condition.LIMBO: "limbo",
@@ -318,7 +318,7 @@ async def _replica(client: AdminClient, partition_id: int, available: bool) -> R
             info.low_water_mark,
             info.local_low_water_mark,
             state.max_transaction_id,
-            _STATES.get(Condition(state.condition), "open"),
+            _STATES.get(state.condition) or name_of(Condition, state.condition),
             state.reason or "",
             tuple((suspect.first_id, suspect.last_id) for suspect in state.suspects),
         )

@@ -89,7 +89,7 @@ def test_what_is_wrong_shows_where_it_is(view: ClusterView, kind: str, level: st
         (ServedState.STUCK, "waits for an operator", "bad", "stuck"),
         (ServedState.OPENING, None, "warn", "opening"),
         (ServedState.READY, "no quorum", "bad", "cannot commit"),
-        (99, None, "warn", "unknown"),
+        (99, None, "warn", "unknown (99)"),
     ],
 )
 def test_a_partition_says_what_it_waits_for(state: int, reason: str | None, level: str, name: str) -> None:
