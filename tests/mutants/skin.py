@@ -1990,6 +1990,13 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/unit/server/test_fetches.py",),
     ),
     Mutant(
+        "a partition does not look at the room that a connection leaves",
+        "server.partitions",
+        "                self.touch(partition_id)  # others may wait for the room that it leaves\n",
+        "",
+        ("tests/model/test_archiving.py::test_a_feed_that_waits_for_a_place_gets_that_of_connections_that_end",),
+    ),
+    Mutant(
         "what all replicas refuse for a moment is called damage",
         "store.reads",
         "        away = not read.tried or read.damaged < len(read.tried)\n",
