@@ -387,6 +387,34 @@ def test_kills_of_server_and_archive_at_any_step_lose_and_double_nothing(seed: i
     reader.wait(lambda: [one.transaction_id for one in reader.feed()] == list(range(COUNT)), 60_000)
 
 
+def test_a_feed_that_waits_for_a_place_gets_that_of_connections_that_end() -> None:
+    """It stood still until something else happened in its partition."""
+    cluster = opened(partitions=2)
+    for partition in (0, 1):
+        fill(cluster, partition=partition, client_id=10 + partition)
+        until(cluster, lambda of=partition: start_of(cluster, partition=of) >= 40)
+        until(cluster, lambda of=partition: len(cluster.vault.records[of]) == COUNT)
+    restart(cluster)
+    cluster.world.run(cluster.world.now + 10_000)
+    (agent,) = cluster.agents
+    agent.silent = True
+    other = Client(cluster, client_id=8)
+    other.send(*(messages.TransactionDataRequest(other.req_id(0), at) for at in range(0, 16, 2)))
+    until(cluster, lambda: len(agent.asked) == 8)
+    readers = [Client(cluster, client_id=20 + number) for number in range(9)]
+    for number, reader in enumerate(readers):
+        reader.generation = session_of(cluster, 1).generation
+        reader.send(messages.MountRequest(reader.req_id(1), 3 * number, 0))
+        cluster.world.run(cluster.world.now + 100)
+    for reader in readers[:8]:
+        reader.peer.close()
+    cluster.world.run(cluster.world.now + 1_000)
+    agent.silent = False
+    agent.kill()
+    last = readers[8]
+    last.wait(lambda: [one.transaction_id for one in last.feed()] == list(range(25, COUNT)), 10_000)
+
+
 def test_what_is_read_for_a_client_that_takes_nothing_is_bounded() -> None:
     cluster = opened({"reads_max": 2})
     fill(cluster)

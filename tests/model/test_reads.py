@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from tests.model.cluster import SimCluster
 from tests.model.test_server import Client, opened
 from waltz_core.server.marks import PATIENCE_MS
+from waltz_core.storage.effects import DiskRead, FaultKind
 from waltz_core.wire import client_messages as messages
 from waltz_testing.simulation.world import SimNode
 
@@ -42,6 +46,17 @@ def listen(client: Client, milliseconds: int) -> None:
     """Let time pass, and take what comes."""
     client.world.run(client.world.now + milliseconds)
     client.wait(lambda: True)
+
+
+def bad_sector(path: str, at: int) -> Callable[[Any], FaultKind | None]:
+    """A place of a file that cannot be read."""
+
+    def fault(effect: Any) -> FaultKind | None:
+        if not isinstance(effect, DiskRead) or effect.path != path:
+            return None
+        return FaultKind.IO if effect.offset <= at < effect.offset + effect.length else None
+
+    return fault
 
 
 def header_requests(cluster: SimCluster) -> list[int]:
@@ -111,6 +126,33 @@ def test_without_a_quorum_nobody_gets_a_mark(old_nodes: bool) -> None:
         storage.node.thaw()
     older.wait(lambda: older.received)
     assert marks(older) == [2]
+
+
+@nodes
+def test_a_record_that_no_disk_can_read_costs_nobody_those_around_it(old_nodes: bool) -> None:
+    """All that was asked for with it was refused, again and again."""
+    cluster = opened(storages_0132=old_nodes)
+    cluster.world.tolerates = lambda text: True  # storage nodes say that the record is damaged
+    writer = Client(cluster)
+    writer.mount()
+    for number in range(10):
+        writer.append(b"%d" % number * 9)
+        writer.wait(lambda n=number: len(writer.feed()) > n)
+    cluster.servers[0].crash()  # with its cache
+    cluster.servers[0].start()
+    cluster.until_open()
+    for storage in cluster.storages:
+        disk = storage.disk.disk
+        path = next(name for name in disk.files() if name.endswith(".seg"))
+        disk.fault = bad_sector(path, disk.content(path).index(b"4" * 9))
+    reader = Client(cluster, client_id=8)
+    for _ in range(2):
+        reader.received.clear()
+        reader.send(*(messages.TransactionDataRequest(reader.req_id(), at) for at in range(10)))
+        reader.wait(lambda: len(reader.received) == 10)
+        assert [one.transaction_id for one in reader.received if not one.success] == [4]
+    answer = reader.ask(messages.RecordRangeRequest(reader.req_id(), 4, 9, 0, 0, False))
+    assert answer.code == messages.ErrorCode.CORRUPT
 
 
 @nodes

@@ -157,15 +157,14 @@ class ArchivedReads:
         read, needless = self._taken(asked.token)
         if read is None:
             return
-        reason = _problem(event, asked.first)
-        if reason:
-            self._failed(now, read, reason, again=read.headers_only and not needless)
+        records = sound_part(event.records, asked.first) if isinstance(event, ArchiveData) else ()
+        if not records:
+            self._failed(now, read, event, again=read.headers_only and not needless)
             return
-        assert isinstance(event, ArchiveData)
         self.trouble = ""
         if self._attempts.succeeded():
             self._out.put(Report(Level.INFO, f"{self._where}: it can be read again"))
-        records = event.records[: asked.record_count]
+        records = records[: asked.record_count]
         if read.headers_only:
             headers = headers_of(records)
             self.notes.put(HeadersRead(read.token, headers))
@@ -182,12 +181,13 @@ class ArchivedReads:
     def _where(self) -> str:
         return f"partition {self.partition_id}, archive {self._archive.policy.where}"
 
-    def _failed(self, now: int, read: _Read, reason: str, *, again: bool) -> None:
+    def _failed(self, now: int, read: _Read, event: ArchiveEvent, *, again: bool) -> None:
+        reason = _problem(event)
         self.trouble = f"transaction {read.first} cannot be read from the archive: {reason}"
         if self._attempts.failed(reason):
             self._out.put(Report(Level.WARNING, f"{self._where}: {self.trouble}; feeds that need it wait"))
         if not again:
-            self.notes.put(ReadFailed(read.token, self.trouble, for_now=True))
+            self.notes.put(ReadFailed(read.token, self.trouble, for_now=True, whole=not isinstance(event, ArchiveData)))
             return
         self._reads[read.token] = read
         self._again.append(read)
@@ -208,12 +208,10 @@ class ArchivedReads:
                 self._ask(now, read)
 
 
-def _problem(event: ArchiveEvent, first: int) -> str:
-    """Why an answer does not count; empty if it does."""
+def _problem(event: ArchiveEvent) -> str:
+    """Why an answer does not count."""
     if isinstance(event, ArchiveFailed):
         return event.reason
     if not isinstance(event, ArchiveData) or not event.records:
         return "it gave no record"
-    if len(sound_part(event.records, first)) != len(event.records):
-        return "a record in it has another id, or data that does not match its checksum"
-    return ""
+    return "a record in it has another id, or data that does not match its checksum"

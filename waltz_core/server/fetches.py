@@ -154,14 +154,14 @@ class DataFetches:
         """No replica could answer; unless that is `final`, it is tried again in the next session.
 
         A read gives what stands before a record that cannot be given out, so of a run only the first is to blame: the
-        others are asked for again. What is away for now is away for all of them: one refusal after the other would
+        others are asked for again. An archive that is away is so for all of them: one refusal after the other would
         keep the last one waiting for as many reads as there are.
         """
         ids = self._reads.pop(note.token)
         self._reading.difference_update(ids)
         if not final:
             return []
-        refused = ids if note.for_now else ids[:1]
+        refused = ids if note.whole else ids[:1]
         return [answer for tid in refused for answer in self._refuse(tid, note.reason)]
 
     def _read(self, run: list[int], read: Callable[[int, int, int], None]) -> None:

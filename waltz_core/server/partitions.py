@@ -116,6 +116,7 @@ class Partitions:
             partition = self.served.get(partition_id)
             if partition is not None:
                 partition.gone(peer)
+                self.touch(partition_id)  # others may wait for the room that it leaves
 
     def writable(self, conn: int, partition_ids: Iterable[int], writable: bool) -> None:
         """The same stopped or started taking data."""

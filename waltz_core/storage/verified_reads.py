@@ -2,7 +2,8 @@
 
     read ──▶ below the log start ──▶ refused
       └────▶ intact records ──▶ up to a limit, or to the first damaged one ──▶ answered
-      └────▶ the first one is damaged ──▶ a fault is noted ──▶ refused (CORRUPT): the reader asks another replica
+      └────▶ the first one is damaged, or in a bad sector ──▶ a fault is noted ──▶ refused (CORRUPT): the reader
+             asks another replica
 
 Servers, repairs, tools and the scrub all read here, so whoever meets damage first makes it known. A fault becomes
 durable through `ReplicaFiles`, is reported to servers, and ends when a repair has put a good record in its place.
@@ -21,8 +22,9 @@ from waltz_core.storage.notes import Scrubbed
 from waltz_core.storage.procedure import DiskError, Procedure
 from waltz_core.storage.reading import read_range
 from waltz_core.storage.record_codec import RECORD_SIZE_MIN, encode_record
-from waltz_core.storage.refusals import SE, Refusal, io_refusal, not_assigned
+from waltz_core.storage.refusals import SE, Refusal, io_refusal, io_text, not_assigned
 from waltz_core.storage.replica_files import ReplicaFiles, State
+from waltz_core.storage.scanning import passable
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.records import NO_RECORDS, RecordRun
@@ -50,7 +52,7 @@ class VerifiedReads:
             size_max: bytes, besides the limit of this node; 0 = no other.
 
         Raises:
-            StorageError: the first of them is damaged.
+            StorageError: the first of them is damaged, or the disk cannot read it.
         """
         files = self._files
         log = files.opened_log
@@ -60,7 +62,12 @@ class VerifiedReads:
         limit = self._context.config.read_size_max
         if size_max > 0:
             limit = min(limit, size_max)
-        records, damaged = yield from self._read_or_blame(log, first, count, limit)
+        try:
+            records, damaged = yield from self._read_or_blame(log, first, count, limit)
+        except DiskError as fault:
+            if not passable(fault):
+                raise
+            raise Refusal(io_text(fault), FailureCode.CORRUPT, first) from fault
         if damaged is None and not records and count > 0 and first in files.faults:
             damaged = first  # known once, behind the end of what is left
         if damaged is not None:

@@ -38,6 +38,10 @@ class SessionReads:
         replica = self._routes.choose(
             lambda name: name not in read.tried and self._links[name].start <= read.first <= self._links[name].acked
         )
+        if replica is None and read.count > 1 and any(self._links[name].codec < 1 for name in read.tried):
+            # A node of 0.13.2 refuses all that it is asked for because of any record: the first may be sound.
+            self.ask(now, attrs.evolve(read, count=1, tried=(), damaged=0))
+            return
         if replica is None:
             self.give_up(read)
             return
@@ -50,15 +54,16 @@ class SessionReads:
     def give_up(self, read: PartitionRead) -> None:
         """Nobody is left who could answer it; that is for good where all who were asked have a damaged record."""
         tried = ", ".join(sorted(read.tried)) or "no replica that holds it is connected"
+        reason = f"transaction {read.first} cannot be read ({tried})"
         away = not read.tried or read.damaged < len(read.tried)
-        self._notes.put(ReadFailed(read.token, f"transaction {read.first} cannot be read ({tried})", for_now=away))
+        self._notes.put(ReadFailed(read.token, reason, for_now=away, whole=not read.tried))
 
     def refused(self, now: int, read: PartitionRead, *, damaged: bool) -> None:
         """The replica that was asked cannot answer; another one can as well."""
         self.ask(now, attrs.evolve(read, damaged=read.damaged + damaged))
 
     def answered(self, now: int, read: PartitionRead, answer: messages.StorageMessage) -> None:
-        """Hand over what is in order; an answer that is not is a read that failed there."""
+        """Hand over what is in order; an answer that does not begin with it is a read that failed there."""
         self._routes.measured(read.tried[-1], now - read.asked_at)
         if isinstance(answer, messages.RecordHeaderListResponse):
             headers = HeaderRun.of(answer.record_headers)[: read.count]
@@ -66,8 +71,8 @@ class SessionReads:
                 self._notes.put(HeadersRead(read.token, headers))
                 return
         elif isinstance(answer, messages.RecordListResponse):
-            records = answer.records[: read.count]
-            if records and len(sound_part(records, read.first)) == len(records):
+            records = sound_part(answer.records[: read.count], read.first)
+            if records:
                 self._notes.put(RecordsRead(read.token, records))
                 return
         self.refused(now, read, damaged=True)

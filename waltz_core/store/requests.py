@@ -27,8 +27,12 @@ _NO_ID = -1  # no log holds it
 # Java: records per step of a copy. A node of 0.13.2 puts all that it is asked for into one answer.
 UNBOUNDED_COUNT_MAX = 20
 
-# The text of 0.13.2 (codec 0 has no codes): the only failure whose number matters to us.
+# The texts of 0.13.2 (codec 0 has no codes) that matter to us: of another session, and of a record that it cannot read,
+# or does not find where it should be.
 _FENCED_TEXT = re.compile(r"session id has changed to (-?\d+)")
+_DAMAGED_TEXT = re.compile(
+    r"java\.(io\.IOException|lang\.NegativeArraySizeException): |.*: (transaction id mismatch|end of file)$"
+)
 
 
 @record
@@ -37,7 +41,7 @@ class Refusal:
 
     reason: str
     fence: int | None = None  # the other session that the replica has answered since
-    damaged: bool = False  # what was asked for does not match its checksum there
+    damaged: bool = False  # what was asked for cannot be read there, or does not match its checksum
 
     @classmethod
     def of(cls, answer: messages.FailureResponse, codec: int) -> Refusal:
@@ -47,7 +51,8 @@ class Refusal:
             fence = answer.detail if answer.code == FailureCode.FENCED else None
             return cls(reason, fence, damaged=answer.code == FailureCode.CORRUPT)
         words = _FENCED_TEXT.search(reason)
-        return cls(reason, None if words is None else int(words[1]))
+        fence = None if words is None else int(words[1])
+        return cls(reason, fence, damaged=_DAMAGED_TEXT.match(reason) is not None)
 
 
 # ---- what answers are for ----------------------------------------------------------------------

@@ -122,6 +122,7 @@ class ReadFailed:
     token: int
     reason: str
     for_now: bool = False  # what could answer it is away, and may be back
+    whole: bool = False  # so is what could answer for the records behind it
 
 
 SessionNote: TypeAlias = (

@@ -114,7 +114,7 @@ def test_headers_are_asked_for_until_they_come_and_records_once() -> None:
     assert desk.answer(0, ArchiveFailed(1, "away")) == []
     (note,) = desk.answer(0, ArchiveFailed(2, "away"))
     assert isinstance(note, ReadFailed)
-    assert (note.token, note.for_now) == (2, True)
+    assert (note.token, note.for_now, note.whole) == (2, True, True)
     for ticket in (3, 4):
         due = desk.reads.deadline()
         assert due is not None
@@ -193,3 +193,11 @@ def test_records_in_the_wrong_place_or_damaged_are_given_to_nobody(records: tupl
     desk.reads.read_records(0, 1, 4, 2)
     (note,) = desk.answer(0, ArchiveData(1, records))
     assert isinstance(note, ReadFailed)
+    assert (note.for_now, note.whole) == (True, False)
+
+
+def test_what_stands_before_a_damaged_record_of_the_archive_is_given_out() -> None:
+    desk = Desk()
+    desk.reads.read_records(0, 1, 4, 3)
+    records = record_at(4), record_at(5), Record(6, record_at(6).req_id, 0, b"y", crc32(b"x"))
+    assert desk.answer(0, ArchiveData(1, records)) == [RecordsRead(1, records[:2])]

@@ -91,13 +91,24 @@ def test_a_record_that_nobody_can_read_costs_nobody_those_behind_it() -> None:
     assert desk.rests()
 
 
-def test_what_is_away_for_now_is_refused_to_all_who_asked_in_one_read() -> None:
+def test_a_record_that_is_away_for_now_costs_nobody_those_behind_it() -> None:
+    """Clients ask for what was refused at the same time again, so those behind it were never delivered."""
+    desk = Desk()
+    desk.ask(1, *range(10, 20))
+    desk.launch()
+    answers = desk.fetches.failed(ReadFailed(desk.reads[0][0], "one replica is off", for_now=True), final=True)
+    assert answered(answers) == [(1, 10, False)]
+    desk.launch()
+    assert [read[1:] for read in desk.reads] == [(10, 10), (11, 9)]
+
+
+def test_where_all_is_away_it_is_refused_to_all_who_asked_in_one_read() -> None:
     """The last of 256 waited for as many reads of an archive that hung: for hours."""
     desk = Desk()
     desk.ask(1, 7)
     desk.ask(2, 8, 9)
     desk.launch()
-    answers = desk.fetches.failed(ReadFailed(desk.reads[0][0], "away", for_now=True), final=True)
+    answers = desk.fetches.failed(ReadFailed(desk.reads[0][0], "away", for_now=True, whole=True), final=True)
     assert [(conn, answer.transaction_id, answer.error) for conn, answer in answers] == [
         (1, 7, "away"),
         (2, 8, "away"),

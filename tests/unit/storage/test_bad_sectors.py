@@ -14,6 +14,7 @@ from waltz_core.storage.effects import Create, DiskRead, FaultKind, WriteAt
 from waltz_core.storage.replica import State
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
+from waltz_core.wire.shared import FailureCode
 from waltz_testing.simulation.disk import SimDisk
 
 SEALED, LAST = "0/0000000000000000004", "0/0000000000000000008"  # of twelve records, four to a file
@@ -142,6 +143,22 @@ def test_its_neighbours_are_not_damaged() -> None:
     answer = nodes.repair(0, 1, 2)
     assert [(one.first_id, one.last_id, one.outcome) for one in answer.ranges] == [(6, 6, 0)]
     assert list(served(node)) == list(range(12))
+
+
+def test_what_cannot_be_read_is_refused_as_damaged_in_the_words_of_0_13_2() -> None:
+    """A server took it for a node that is away for now."""
+    nodes = Nodes(1)
+    node = nodes.restart(0)
+    BadSector(node.disk, f"{SEALED}.seg", 128 + 2 * 100 + 50)
+    port = codec_1(node, Port.STORAGE)
+    assert [one.transaction_id for one in port.ask(wire.RecordListRequest(5, 1, 0, 5, 4)).records] == [5]
+    for kind in (wire.RecordListRequest, wire.RecordHeaderListRequest):
+        answer = port.ask(kind(5, 1, 0, 6, 2))
+        assert (answer.code, answer.detail) == (FailureCode.CORRUPT, 6)
+        assert answer.message.startswith("java.io.IOException: ")
+    assert codec_1(node, Port.ADMIN).ask(admin.RecordListRequest(1, 0, 6, 2)).code == FailureCode.CORRUPT
+    node.disk.fault = lambda effect: FaultKind.MISSING if isinstance(effect, DiskRead) else None
+    assert port.ask(wire.RecordListRequest(5, 1, 0, 5, 1)).code == FailureCode.IO
 
 
 @pytest.mark.parametrize(("name", "fault"), [(SEALED, 7), (LAST, 11)])

@@ -618,6 +618,60 @@ def test_a_read_fails_for_good_only_where_all_who_were_asked_have_a_damaged_reco
     assert desk.tell(second, answers[1]) == ([], [failed])
 
 
+SE = "com.wepay.waltz.storage.exception.StorageException: "
+UNREADABLE = refusal("java.io.IOException: Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("words", "damaged"),
+    [
+        (UNREADABLE.message, True),
+        ("java.lang.NegativeArraySizeException: -7", True),
+        (f"{SE}transaction id mismatch", True),
+        (f"{SE}end of file", True),
+        (f"{SE}read and write for partition=3 have been disabled on storage node", False),
+        ("java.lang.Exception: Partition:3 is not assigned.", False),
+        ("failed without a reason", False),
+    ],
+)
+def test_a_node_of_0_13_2_says_in_words_that_it_cannot_read_a_record(words: str, damaged: bool) -> None:
+    assert Refusal.of(refusal(words), 0) == Refusal(words, damaged=damaged)
+    assert Refusal.of(refusal(words, FailureCode.IO), 1) == Refusal(words)
+
+
+@pytest.mark.parametrize("sound", [True, False])
+def test_of_several_records_that_nodes_of_0_13_2_refuse_the_first_is_asked_for_alone(sound: bool) -> None:
+    """They refuse all because of any: the first was called damaged, and those before the damaged one were refused."""
+    desk = Desk()
+    desk.open(A, B)
+    desk.session.read_records(0, 5, 4, 3)
+    call = desk.call(A, messages.RecordListRequest(*COMMON, 4, 3))
+    asked = []
+    for _ in range(3 - sound):
+        (effect,), notes = desk.tell(call, UNREADABLE)
+        assert isinstance(effect, StorageCall)
+        assert notes == []
+        asked.append((effect.replica, effect.message))
+        call = effect
+    alone = messages.RecordListRequest(*COMMON, 4, 1)
+    assert asked == [(B, messages.RecordListRequest(*COMMON, 4, 3)), (A, alone), (B, alone)][: len(asked)]
+    if sound:
+        records = (record_at(4),)
+        assert desk.tell(call, messages.RecordListResponse(*COMMON, records)) == ([], [RecordsRead(5, records)])
+    else:
+        failed = ReadFailed(5, f"transaction 4 cannot be read ({A}, {B})")
+        assert desk.tell(call, UNREADABLE) == ([], [failed])
+
+
+def test_what_stands_before_a_damaged_record_is_handed_over() -> None:
+    desk = Desk()
+    desk.open(A, B)
+    desk.session.read_records(0, 5, 4, 2)
+    first = desk.call(A, messages.RecordListRequest(*COMMON, 4, 2))
+    records = record_at(4), attrs.evolve(record_at(5), checksum=0)
+    assert desk.tell(first, messages.RecordListResponse(*COMMON, records)) == ([], [RecordsRead(5, records[:1])])
+
+
 def test_headers_out_of_place_are_no_answer() -> None:
     desk = Desk()
     desk.open(A, B)
@@ -638,10 +692,11 @@ def test_nobody_is_asked_for_what_nobody_holds_or_before_the_session_is_open() -
     desk = Desk()
     desk.session.read_records(0, 5, 4, 2)
     nobody = "no replica that holds it is connected"
-    assert desk.flush() == ([], [ReadFailed(5, f"transaction 4 cannot be read ({nobody})", for_now=True)])
+    assert desk.flush() == ([], [ReadFailed(5, f"transaction 4 cannot be read ({nobody})", for_now=True, whole=True)])
     desk.open(A, B)
     desk.session.read_records(0, 6, 10, 2)
-    assert desk.flush() == ([], [ReadFailed(6, f"transaction 10 cannot be read ({nobody})", for_now=True)])
+    failed = ReadFailed(6, f"transaction 10 cannot be read ({nobody})", for_now=True, whole=True)
+    assert desk.flush() == ([], [failed])
 
 
 # ---- the log start, news, and what comes back ---------------------------------------------------------
