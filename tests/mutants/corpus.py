@@ -127,8 +127,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "double apply on retry",
         "server.appender",
-        "        self._commit(mark, out)\n        self._return_flights()",
-        "        self._commit(max(self.commit_mark, mark - 1), out)\n        self._return_flights()",
+        "        self._commit(mark, out, now)\n        self._return_flights()",
+        "        self._commit(max(self.commit_mark, mark - 1), out, now)\n        self._return_flights()",
     ),
     Mutant(
         "barrier before its appends",

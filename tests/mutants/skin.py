@@ -2706,4 +2706,18 @@ SKIN: tuple[Mutant, ...] = (
         "            if False:\n",
         ("tests/unit/server/test_caches.py",),
     ),
+    Mutant(
+        "a light client stops to be one while it waits",
+        "server.light",
+        "            if self._under_way(client):\n",
+        "            if False:\n",
+        ("tests/unit/server/test_light.py", "tests/unit/server/test_append_queue.py"),
+    ),
+    Mutant(
+        "a light client whose append took long is none when it hears of it",
+        "server.append_queue",
+        "            if lights:\n",
+        "            if False:\n",
+        ("tests/unit/server/test_append_queue.py",),
+    ),
 )

@@ -160,7 +160,7 @@ class AppendQueue:
         self._carriers: dict[int, None] = {}  # clients of which something waits that may be of others
         self._flying = Shares()  # cost in flight, by client id
         self._over: dict[int, None] = {}  # clients whose turn must wait
-        self._light = LightClients(pace, turn)
+        self._light = LightClients(pace, turn, self._under_way)
         self._now = 0
         self.held = Shares()  # appends that wait, by client id
         self.bytes_held = Shares()  # their payloads
@@ -353,14 +353,24 @@ class AppendQueue:
         """Cost of what is in flight."""
         return self._flying.total
 
-    def landed(self, costs: Iterable[tuple[int, int]]) -> None:
-        """Appends are not in flight any more, by client and cost: some who had too much there may go on."""
-        free = self._flying.free
+    def landed(self, costs: Iterable[tuple[int, int]], now: int | None = None) -> None:
+        """Appends are not in flight any more, by client and cost: some who had too much there may go on.
+
+        Without `now`: when something last came or was taken.
+        """
+        now = self._now if now is None else now
+        free, lights = self._flying.free, self._light.any(now)
         for client, cost in costs:
             free(client, cost)
+            if lights:
+                self._light.landed(now, client)
         if self._over:
             for client in list(self._over):
                 self._regulate(client)
+
+    def _under_way(self, client: int) -> int:
+        """What a client waits for."""
+        return self.held.part(client) + self._flying.part(client)
 
     def hinders(self, client: int) -> bool:
         """Whether the appends of a client wait so that those of a light one need not wait for all of them."""

@@ -274,7 +274,7 @@ class Appender:
         self._open = False
         self._acked = {}
 
-    def resolved(self, mark: int, out: list[Verdict]) -> None:
+    def resolved(self, mark: int, out: list[Verdict], now: int = 0) -> None:
         """The next session resolved the log at `mark`, and nobody else wrote in between.
 
         What is in flight up to `mark` is committed; what is above was cut from every replica, or will be
@@ -283,7 +283,7 @@ class Appender:
         assert not self._open
         assert mark >= self.commit_mark, (mark, self.commit_mark)
         assert mark < self.next_id, (mark, self.next_id)
-        self._commit(mark, out)
+        self._commit(mark, out, now)
         self._return_flights()
 
     def restart(self, mark: int, generation: int, out: list[Verdict]) -> None:
@@ -321,14 +321,14 @@ class Appender:
         assert mark >= self._acked[replica]
         self._acked[replica] = mark
 
-    def advance(self, out: list[Verdict]) -> None:
+    def advance(self, out: list[Verdict], now: int = 0) -> None:
         """Commit what a quorum holds; call once per step, after the votes."""
         if not self._open:
             return
         marks = sorted(self._acked.values(), reverse=True)
         mark = marks[self._quorum - 1]
         if mark > self.commit_mark:
-            self._commit(mark, out)
+            self._commit(mark, out, now)
         self._pass_barriers(out)
 
     def begin(self, now: int) -> None:
@@ -484,7 +484,7 @@ class Appender:
         runs = [item for item in self.queue.take_all() if isinstance(item, Run)]
         out.extend(Dropped(run.sender.conn, run.appends, Refusal.NOT_SERVED) for run in runs)
 
-    def _commit(self, mark: int, out: list[Verdict]) -> None:
+    def _commit(self, mark: int, out: list[Verdict], now: int) -> None:
         flying = self._flying
         while flying and self.commit_mark < mark:
             head = flying.popleft()
@@ -496,7 +496,7 @@ class Appender:
             if head.locked:
                 self._release(head)
             self._flight_bytes -= head.size
-            self.queue.landed([(take.run.sender.client_id, take.cost) for take in head.takes])
+            self.queue.landed([(take.run.sender.client_id, take.cost) for take in head.takes], now)
             self.commit_mark = head.last
             out.append(Committed(head.first, head.appends, head.records))
         assert self.commit_mark == mark

@@ -171,7 +171,7 @@ class Commits:
 
     def advance(self, now: int) -> None:
         """Commit what a quorum holds, after the votes of a step."""
-        self._appender.advance(self._verdicts)
+        self._appender.advance(self._verdicts, now)
         self._settle(now)
 
     def restart(self, now: int, mark: int) -> None:
@@ -182,7 +182,7 @@ class Commits:
 
     def resolved(self, now: int, mark: int) -> None:
         """Nobody else wrote since our last session: what is in flight is settled by the log."""
-        self._appender.resolved(mark, self._verdicts)
+        self._appender.resolved(mark, self._verdicts, now)
         self._settle(now)
 
     def gap(self, now: int, mark: int) -> None:

@@ -1,22 +1,25 @@
 """Which clients keep few appends under way, and how much of others' may go beside them.
 
-    few under way ──put──▶ LIGHT ──much under way, or nothing came for a while──▶ others
+    few under way ──put──▶ LIGHT ──much under way, or nothing under way for a while──▶ others
 
 A light client waits for each append before it sends the next ones. All that is committed meanwhile is between it and
 them: storage nodes and feeds serve the log in order, and every mounted client is sent all of it. So beside a light
 client the others have no more than a *pace*: a burst, and the next one when it has been saved up. What time they would
 take without it is the time of the server, of the storage nodes, and of the light client itself.
 
+It stays light for as long as it waits: what holds it up for seconds, such as a disk, must not let the others send ahead
+by the hundred thousand, all of which it would have to be sent before it hears of its own.
+
 A client that had much under way is not light as soon as that has been decided: it is between two bursts of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from waltz_core.base.turns import Allowance
 
-LIGHT_MS = 1_000  # after appends of a light client: it may be about to send more
+LIGHT_MS = 1_000  # after appends of a light client, and what became of them: it may be about to send more
 HEAVY_MS = 1_000  # after a client was seen to have much under way
 LEAST = 50  # cost under way of a client that is light however many there are
 
@@ -46,23 +49,29 @@ class Recent:
         """Whether it counts."""
         return self._until.get(client, now) > now
 
-    def until(self, now: int) -> int | None:
+    def ended(self, now: int) -> list[int]:
+        """Those that do not count any more, once."""
+        ended: list[int] = []
+        for client, until in self._until.items():
+            if until > now:
+                break
+            ended.append(client)
+        for client in ended:
+            del self._until[client]
+        return ended
+
+    def until(self) -> int | None:
         """When the last one stops to count; None if none does."""
-        until = self._until
-        while until:
-            oldest = next(iter(until))
-            if until[oldest] > now:
-                return next(reversed(until.values()))
-            del until[oldest]
-        return None
+        return next(reversed(self._until.values())) if self._until else None
 
 
 class LightClients:
     """Who is light, and what the others may have launched at this moment."""
 
-    __slots__ = ("_heavy", "_lights", "_pace", "_saved_at", "spent")
+    __slots__ = ("_heavy", "_lights", "_pace", "_saved_at", "_under_way", "spent")
 
-    def __init__(self, pace: int, burst: int) -> None:
+    def __init__(self, pace: int, burst: int, under_way: Callable[[int], int]) -> None:
+        self._under_way = under_way  # what a client has sent that is not decided
         self._lights = Recent(LIGHT_MS)
         self._heavy = Recent(HEAVY_MS)
         self._pace = Allowance(pace, burst)
@@ -75,10 +84,22 @@ class LightClients:
             self._heavy.saw(now, client)
             self._lights.forget(client)
         elif not self._heavy.holds(now, client):
-            first = self._lights.until(now) is None
+            first = self._until(now) is None
             self._lights.saw(now, client)
             return first
         return False
+
+    def landed(self, now: int, client: int) -> None:
+        """Something of a client is decided; what it sends next comes when it has heard of that."""
+        if self._lights.holds(now, client):
+            self._lights.saw(now, client)
+
+    def _until(self, now: int) -> int | None:
+        """When nobody will be light any more, if nothing comes; None if nobody is."""
+        for client in self._lights.ended(now):
+            if self._under_way(client):
+                self._lights.saw(now, client)
+        return self._lights.until()
 
     def forget(self) -> None:
         """Nobody is light."""
@@ -87,7 +108,7 @@ class LightClients:
 
     def any(self, now: int) -> bool:
         """Whether somebody is light."""
-        return self._lights.until(now) is not None
+        return self._until(now) is not None
 
     def others_wait(self, now: int, client: int) -> bool:
         """Whether somebody is light, and this client is not."""
@@ -105,7 +126,7 @@ class LightClients:
         """When the others need not wait any more for what they have used up; None if they do not."""
         if not self.spent:
             return None
-        until = self._lights.until(now)
+        until = self._until(now)
         return now if until is None else min(until, self._saved_at)
 
     def refreshed(self, now: int) -> bool:
