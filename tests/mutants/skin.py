@@ -2664,4 +2664,25 @@ SKIN: tuple[Mutant, ...] = (
         "            if False:\n",
         ("tests/unit/server/test_caches.py",),
     ),
+    Mutant(
+        "a few words excuse KeyUpdates without end",
+        "waltz_trio.net.overhead",
+        "self._barren - size - _AROUND * records)",
+        "self._barren - 32 * size)",
+        ("tests/trio/test_key_updates.py",),
+    ),
+    Mutant(
+        "KeyUpdates at an HTTP port cost their sender nothing",
+        "waltz_trio.net.secured",
+        "            await self._pay_for(overhead)\n",
+        "",
+        ("tests/trio/test_key_updates.py",),
+    ),
+    Mutant(
+        "a record that is not whole yet costs as if it brought nothing",
+        "waltz_trio.net.secured",
+        "max(0, overhead.barren - self._begun.size)",
+        "overhead.barren",
+        ("tests/trio/test_key_updates.py",),
+    ),
 )
