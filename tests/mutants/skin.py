@@ -2685,4 +2685,11 @@ SKIN: tuple[Mutant, ...] = (
         "overhead.barren",
         ("tests/trio/test_key_updates.py",),
     ),
+    Mutant(
+        "a list that Waltz does not know is looked into",
+        "waltz_trio.config.config",
+        "isinstance(value_node, yaml.SequenceNode) and name in KEYS:",
+        "isinstance(value_node, yaml.SequenceNode):",
+        ("tests/trio/test_config.py",),
+    ),
 )
