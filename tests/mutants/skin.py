@@ -2699,4 +2699,11 @@ SKIN: tuple[Mutant, ...] = (
         "        except ConfigError as error:  # certificate and key",
         ("tests/trio/test_renewal.py",),
     ),
+    Mutant(
+        "a console whose looks fail goes on for nobody",
+        "waltz_trio.console.watch",
+        "            if not self._viewers:\n                self._rest()\n",
+        "",
+        ("tests/trio/test_gather.py",),
+    ),
 )
