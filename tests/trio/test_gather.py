@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -499,3 +500,25 @@ async def test_nobody_looks_on_where_a_look_fails_and_no_viewer_is_left(
     with watch.viewing():
         await watch.after(watch.number)
     assert looks > before
+
+
+class _Hanging(trio.abc.HostnameResolver):
+    """A name service that answers nobody."""
+
+    async def getaddrinfo(self, *arguments: Any, **options: Any) -> Any:
+        await trio.sleep_forever()
+
+    async def getnameinfo(self, *arguments: Any, **options: Any) -> Any:
+        await trio.sleep_forever()
+
+
+async def test_a_name_that_does_not_resolve_takes_the_time_of_its_node_and_no_more() -> None:
+    async with open_embedded_znodes() as znodes, open_znode_client(znodes) as zk:
+        await create_cluster(zk, PATHS, "test", 1)
+        await change_store(zk, PATHS, lambda maps, _: add_storage_node(maps, STORAGE, 0, 7001))
+        tool = Tool(zk, PATHS, await read_store_params(zk, PATHS), ClientTls(TlsSettings(verify=False)), NetLimits())
+        trio.socket.set_custom_hostname_resolver(_Hanging())
+        with trio.fail_after(1.5):
+            view = await gather(tool, 1.0, certificates=False)
+    [node] = view.storages
+    assert (node.addresses, node.data_problem, node.admin_problem) == (frozenset(), *2 * ("no answer within 1 s",))
