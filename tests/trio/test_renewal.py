@@ -237,6 +237,29 @@ def test_files_that_fail_in_a_way_that_nobody_expected_leave_what_was_read(
     assert said[1:] == [(Level.INFO, "ssl.*: changed files are in use for new connections")]
 
 
+async def test_a_context_that_nobody_can_make_ends_one_connection_and_not_the_port(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    class Surprising(ServerTls):
+        surprises = False
+
+        @property
+        def context(self) -> ssl.SSLContext:
+            if self.surprises:
+                raise RuntimeError("nobody thought of this")
+            return super().context
+
+    pair = Pair(tmp_path, nursery)
+    pair.tls = tls = Surprising(pair.settings[0])
+    endpoint = await pair.start()
+    tls.surprises = True
+    assert not await pair.dials(endpoint)
+    assert [line for line in pair.server.reports if "127.0.0.1" in line and "nobody thought of this" in line]
+
+    tls.surprises = False
+    assert await pair.dials(endpoint)
+
+
 def test_certificates_that_change_again_while_their_end_is_looked_at_are_not_called_unusable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
