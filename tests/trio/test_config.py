@@ -246,6 +246,12 @@ def test_a_file_with_values_that_yaml_cannot_make_is_a_config_error(text: str, p
         Config.parse(text).items("gateway.topics")
 
 
+def test_a_list_of_somebody_else_may_hold_any_number() -> None:
+    config = Config.parse("cluster.root: /a\nmyApp:\n  modes: [0644]\n  times: [12:30]\n")
+    assert config.text("cluster.root") == "/a"
+    assert [name for name, _ in config.unknown()] == ["myApp.modes", "myApp.times"]
+
+
 def test_a_list_that_holds_itself_is_refused() -> None:
     with pytest.raises(ConfigError, match="recursive"):
         Config.parse("gateway.topics: &topics [{name: a, partitions: 8}, *topics]")

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import attrs
@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from waltz_core.base.edge import Accepted, Closed, Port, Received, Send
+from waltz_core.base.edge import Accepted, Closed, Level, Port, Received, Send
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.log import SessionInfo
 from waltz_core.operations.findings import Finding
@@ -31,10 +31,11 @@ from waltz_core.wire.shared import STARTED, AccessLevel, Statistic, Trouble
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_core.zookeeper.store_metadata import add_storage_node
 from waltz_core.zookeeper.znodes import ServerDescriptor, encode_server_descriptor
+from waltz_trio.base.log import surprises
 from waltz_trio.base.pump import wall_offset_ms
 from waltz_trio.cli import doctor
 from waltz_trio.cli.options import Arguments
-from waltz_trio.console.watch import Watch
+from waltz_trio.console.watch import EVERY, LOOK, Watch
 from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.driver import NodeDriver
@@ -479,3 +480,57 @@ async def test_a_mistake_of_the_console_is_shown_in_it_and_ends_no_server(
         await watch.after(watch.number)  # it looks again
 
     assert "nobody thought of this" in json.dumps(page)
+
+
+async def test_nobody_looks_on_where_a_look_fails_and_no_viewer_is_left(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    looks, said = 0, list[tuple[Level, str]]()
+
+    @asynccontextmanager
+    async def broken() -> AsyncIterator[Tool]:
+        nonlocal looks
+        looks += 1
+        raise RuntimeError("nobody thought of this")
+        yield
+
+    watch = Watch(broken, Console(ROOT), surprises(lambda level, text: said.append((level, text)), LOOK))
+    nursery.start_soon(watch.run)
+    with watch.viewing():
+        await watch.after(0)
+        await trio.sleep(10)
+    await trio.sleep(2 * EVERY)
+    before = looks
+    await trio.sleep(60)
+    assert looks == before > 5
+    assert watch.page is None
+    [(level, text)] = said
+    assert level is Level.ERROR
+    assert text.startswith(f"{LOOK} ended by an error in this process: RuntimeError('nobody thought of this') (")
+    assert "test_gather.py:" in text
+
+    with watch.viewing():
+        await watch.after(watch.number)
+    assert looks > before
+
+
+class _Hanging(trio.abc.HostnameResolver):
+    """A name service that answers nobody."""
+
+    async def getaddrinfo(self, *arguments: Any, **options: Any) -> Any:
+        await trio.sleep_forever()
+
+    async def getnameinfo(self, *arguments: Any, **options: Any) -> Any:
+        await trio.sleep_forever()
+
+
+async def test_a_name_that_does_not_resolve_takes_the_time_of_its_node_and_no_more() -> None:
+    async with open_embedded_znodes() as znodes, open_znode_client(znodes) as zk:
+        await create_cluster(zk, PATHS, "test", 1)
+        await change_store(zk, PATHS, lambda maps, _: add_storage_node(maps, STORAGE, 0, 7001))
+        tool = Tool(zk, PATHS, await read_store_params(zk, PATHS), ClientTls(TlsSettings(verify=False)), NetLimits())
+        trio.socket.set_custom_hostname_resolver(_Hanging())
+        with trio.fail_after(1.5):
+            view = await gather(tool, 1.0, certificates=False)
+    [node] = view.storages
+    assert (node.addresses, node.data_problem, node.admin_problem) == (frozenset(), *2 * ("no answer within 1 s",))

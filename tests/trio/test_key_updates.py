@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import ssl
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,8 +19,8 @@ from tests.trio.test_net import Side, server_side
 from waltz_core.base.edge import Accepted, Closed
 from waltz_core.base.ids import Endpoint
 from waltz_trio.net.channel import TlsPipe
-from waltz_trio.net.http import HttpServer, text
-from waltz_trio.net.overhead import EXCESS, SLICE
+from waltz_trio.net.http import HttpLimits, HttpServer, text
+from waltz_trio.net.overhead import EXCESS, SLICE, Begun
 from waltz_trio.net.tls import ServerTls, TlsSettings
 
 
@@ -147,6 +149,113 @@ async def test_words_between_key_updates_arrive_in_their_order(nursery: trio.Nur
         assert server.machine.received() == b"".join(texts)
         assert max(spy.given.values()) <= 2 * SLICE
         assert (server.machine.count(Closed), server.reports) == (0, [])
+
+
+async def test_a_few_words_between_very_many_key_updates_do_not_explain_them(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    async with _connected(nursery, tmp_path) as (server, _, peer):
+        for _ in range(10):
+            await peer.send(peer.words(bytes(2_048)) + peer.updates(1_700, answered=False))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+
+        assert (await server.machine.first(Closed)).reason == EXCESS
+        assert len(server.machine.received()) < 4 * 2_048
+
+
+class _PaidServer:
+    """An HTTP port with TLS; what its connections cost altogether."""
+
+    def __init__(self, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cost = 0
+        self.said: list[str] = []
+        limits = HttpLimits(
+            connections_max=10, streams_max=1, rate=1e6, burst=1_000, body_max=1 << 20, bodies_max=1 << 20
+        )
+        server = HttpServer(
+            lambda request: text("pong"),
+            lambda level, line: self.said.append(line),
+            ServerTls(TlsSettings()),
+            limits=limits,
+        )
+        turn = server._turns.turn
+
+        async def counted(conn: int, owner: str, cost: int, *, request: bool = False, ahead: bool = False) -> bool:
+            self.cost += cost
+            return await turn(conn, owner, cost, request=request, ahead=ahead)
+
+        monkeypatch.setattr(server._turns, "turn", counted)
+        self.endpoint = Endpoint("127.0.0.1", server.listen("127.0.0.1", 0, "port"))
+        nursery.start_soon(server.run)
+
+
+_GET = b"GET / HTTP/1.1\r\nHost: h\r\nPadding: " + b"x" * 2_000 + b"\r\n\r\n"
+
+
+async def test_key_updates_at_an_http_port_cost_their_sender_turns(
+    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = _PaidServer(nursery, monkeypatch)
+    async with _updater(server.endpoint, tmp_path / "keys") as peer:
+        await peer.send(peer.words(_GET))
+        assert (await peer._tls.receive_some()).startswith(b"HTTP/1.1 200 ")
+        asked, server.cost = server.cost, 0
+
+        await peer.send(peer.updates(1_000, answered=False) + peer.words(_GET))
+        assert (await peer._tls.receive_some()).startswith(b"HTTP/1.1 200 ")
+
+    assert asked < 10_000
+    assert server.cost > 27 * 600
+
+
+async def test_requests_between_very_many_key_updates_do_not_explain_them(
+    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = _PaidServer(nursery, monkeypatch)
+    async with _updater(server.endpoint, tmp_path / "keys") as peer:
+        with trio.fail_after(30), contextlib.suppress(trio.BrokenResourceError):
+            for _ in range(10):
+                await peer.send(peer.updates(1_700, answered=False) + peer.words(_GET))
+                if not await peer._tls.receive_some():
+                    break
+    [line] = server.said
+    assert line.partition(": ")[2] == EXCESS
+
+
+async def test_a_body_whose_records_arrive_in_parts_costs_what_its_bytes_do(
+    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, size = _PaidServer(nursery, monkeypatch), 16_384
+    body = bytes(12 * size)
+    async with _updater(server.endpoint, tmp_path / "keys") as peer:
+        await peer.send(peer.words(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(body)))
+        records = b"".join(peer.words(body[at : at + size]) for at in range(0, len(body), size))
+        for at in range(0, len(records), 10_000):
+            await peer.send(records[at : at + 10_000])
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        assert (await peer._tls.receive_some()).startswith(b"HTTP/1.1 200 ")
+
+    assert server.cost < 10_000
+    assert server.said == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_has_come_of_a_record_is_told_wherever_the_bytes_are_cut(seed: int) -> None:
+    rng = random.Random(seed)
+    records = [
+        struct.pack(">BHH", 23, 0x0303, size) + rng.randbytes(size)
+        for size in (rng.choice((1, 22, 300, 16_406)) for _ in range(50))
+    ]
+    data = b"".join(records)
+    ends = [0]
+    for record in records:
+        ends.append(ends[-1] + len(record))
+    begun, at = Begun(), 0
+    while at < len(data):
+        piece = data[at : at + rng.choice((1, 2, 4, 5, 6, 100, SLICE))]
+        begun.took(piece)
+        at += len(piece)
+        assert begun.size == at - max(end for end in ends if end <= at)
 
 
 async def test_key_updates_at_an_http_port_with_tls_end_the_connection(nursery: trio.Nursery, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from waltz_core.access.roles import Role, Roles, RolesChanged, Rule
 from waltz_core.base.edge import Accepted, CloseConn, Closed, Dial, Dialed, Level, Port, Send
 from waltz_core.base.errors import ConfigError
 from waltz_core.base.ids import Endpoint
+from waltz_trio.net import tls as tls_module
 from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.net.key_pair import KeyPair
 from waltz_trio.net.tls import ClientTls, ServerTls, TlsSettings, local_names, version
@@ -204,8 +205,8 @@ async def test_an_authority_whose_file_is_empty_while_it_is_written_ends_nothing
     assert pair.said[2:] == [(Level.INFO, "ssl.*: changed files are in use for new connections")]
 
 
-async def test_files_that_nobody_expected_end_one_connection_and_not_the_port(
-    nursery: trio.Nursery, tmp_path: Path
+def test_files_that_fail_in_a_way_that_nobody_expected_leave_what_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Surprising(ServerTls):
         surprises = False
@@ -215,17 +216,88 @@ async def test_files_that_nobody_expected_end_one_connection_and_not_the_port(
                 raise RuntimeError("nobody thought of this")
             return super()._make()
 
+    now = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    said: list[tuple[Level, str]] = []
+    ca = make_ca("authority")
+    tls = Surprising(signed(tmp_path, ca, "server"), lambda level, text: said.append((level, text)))
+    before = tls.context
+    signed(tmp_path, ca, "server")
+    tls.surprises = True
+    for _ in range(3):
+        assert tls.context is before
+        now += 2
+    [(level, text)] = said
+    assert level is Level.WARNING
+    assert text.startswith("ssl.*: changed files cannot be used, those read before stay in use: RuntimeError('nobody")
+    assert "test_renewal.py:" in text
+
+    tls.surprises = False
+    assert tls.context is not before
+    assert said[1:] == [(Level.INFO, "ssl.*: changed files are in use for new connections")]
+
+
+async def test_a_context_that_nobody_can_make_ends_one_connection_and_not_the_port(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    class Surprising(ServerTls):
+        surprises = False
+
+        @property
+        def context(self) -> ssl.SSLContext:
+            if self.surprises:
+                raise RuntimeError("nobody thought of this")
+            return super().context
+
     pair = Pair(tmp_path, nursery)
     pair.tls = tls = Surprising(pair.settings[0])
     endpoint = await pair.start()
     tls.surprises = True
-    pair.replaced(make_ca("second"))
     assert not await pair.dials(endpoint)
     assert [line for line in pair.server.reports if "127.0.0.1" in line and "nobody thought of this" in line]
 
     tls.surprises = False
-    pair.replaced(make_ca("third"))
     assert await pair.dials(endpoint)
+
+
+def test_certificates_that_change_again_while_their_end_is_looked_at_are_not_called_unusable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    ca = make_ca("authority")
+    tls = ServerTls(signed(tmp_path, ca, "server"), lambda level, text: said.append(text))
+    before = tls.context
+    signed(tmp_path, ca, "server")
+
+    def gone(settings: TlsSettings) -> list[str]:
+        raise ConfigError("ssl.ca: cannot read it")
+
+    monkeypatch.setattr(tls_module, "expiry_warnings", gone)
+    after = tls.context
+    assert after is not before
+    assert tls.context is after
+    assert said == [
+        "ssl.*: changed files are in use for new connections",
+        "ssl.*: nobody could look when these certificates end: ssl.ca: cannot read it",
+    ]
+
+
+# Of curve secp112r1, which OpenSSL knows and the library that reads keys does not; its password is "secret".
+_ODD_KEY = b"""-----BEGIN ENCRYPTED PRIVATE KEY-----
+MIG7MFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAiGXnEWumb7nwICCAAw
+DAYIKoZIhvcNAgkFADAdBglghkgBZQMEASoEEDlJRpQYBn5lD6Y8PPLkHqgEYHOm
+TeXaIAmUHwlbiH35kGN+fXKi0FPA6Fipzi4xRa29NUVp8CVYoqNTMUZrx9/BxHNe
+6KPpn75IUQ+27AwtBZHPftcj9r96za/tVlBvtxoggsTZcvz1QS1g19lHbVirKQ==
+-----END ENCRYPTED PRIVATE KEY-----
+"""
+
+
+def test_a_key_of_a_curve_that_nobody_reads_is_a_config_error(tmp_path: Path) -> None:
+    (tmp_path / "certificate").write_bytes(make_ca("authority").certificate)
+    (tmp_path / "key").write_bytes(_ODD_KEY)
+    settings = TlsSettings(certificate=str(tmp_path / "certificate"), key=str(tmp_path / "key"), key_password="secret")
+    with pytest.raises(ConfigError, match=r"^ssl\.key: the private key cannot be read: "):
+        ServerTls(settings)
 
 
 @pytest.mark.parametrize("name", ["key_store", "trust_store"])

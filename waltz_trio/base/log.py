@@ -145,6 +145,20 @@ def warn_once(report: Callable[[Level, str], None]) -> Callable[[str], None]:
     return warn
 
 
+def surprises(report: Callable[[Level, str], None], what: str) -> Callable[[Exception], None]:
+    """A function that writes an unexpected error, which has ended `what`; not again as long as it is the same."""
+    last = ""
+
+    def surprised(error: Exception) -> None:
+        nonlocal last
+        text = f"{what} ended by an error in this process: {described(error)}"
+        if text != last:
+            last = text
+            report(Level.ERROR, text)
+
+    return surprised
+
+
 def described(error: BaseException) -> str:
     """An unexpected error, with the place that raised it: what a log needs to find the mistake."""
     frames = traceback.extract_tb(error.__traceback__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import trio
 from waltz_core.access.roles import NO_ROLES
 from waltz_core.access.web import Door
 from waltz_core.operations.page import Console
-from waltz_trio.base.log import reporter
+from waltz_trio.base.log import reporter, surprises
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import CONFIG, Arguments, Command, CommandError, Option, parser_of
 from waltz_trio.cli.tool import tls_of, tool_of
@@ -21,7 +21,7 @@ from waltz_trio.cli.zookeeper import load_config, open_cluster
 from waltz_trio.config.config import Config, tls_settings
 from waltz_trio.config.roles import certificates_asked, read_roles
 from waltz_trio.console.pages import PREFIX, Pages
-from waltz_trio.console.watch import Watch
+from waltz_trio.console.watch import LOOK, Watch
 from waltz_trio.net.http import HttpServer
 from waltz_trio.net.tls import ServerTls, is_loopback
 from waltz_trio.node.main import ending_signals
@@ -31,8 +31,8 @@ DEFAULT_PORT = 7900
 _LOOPBACK = "127.0.0.1"
 
 
-def watch_of(config: Config, path: str) -> Watch:
-    """What looks at the cluster of a tools configuration, kept in the file `path`."""
+def watch_of(config: Config, path: str, surprised: Callable[[Exception], None] | None = None) -> Watch:
+    """What looks at the cluster of a tools configuration, kept in the file `path`; `surprised` hears of mistakes."""
     tls = tls_of(config, "ssl.")  # once, for its warnings
 
     @asynccontextmanager
@@ -40,20 +40,21 @@ def watch_of(config: Config, path: str) -> Watch:
         async with open_cluster(config) as (zk, paths):
             yield await tool_of(config, zk, paths, tls)
 
-    return Watch(open_tool, Console(config.text("cluster.root").rstrip("/"), path))
+    return Watch(open_tool, Console(config.text("cluster.root").rstrip("/"), path), surprised)
 
 
 def _run(arguments: Arguments) -> int:
     config = load_config(arguments)
     host = arguments.text_or_none("host") or _LOOPBACK
     port = arguments.number("port", DEFAULT_PORT, least=0)
-    watch = watch_of(config, arguments.text("cli-config-path"))
+    report = reporter("console")
+    watch = watch_of(config, arguments.text("cli-config-path"), surprises(report, LOOK))
     named = config.text_or_none("server.journal.directory")
     journal = None if named is None else Path(named)
     if is_loopback(host):
         # Others of this machine reach the port too, and it shows what the certificate of this configuration may see.
         token = secrets.token_urlsafe(16)
-        server = HttpServer(Pages(watch, Door.LOOPBACK, token=token, journal=journal).handle, reporter("console"))
+        server = HttpServer(Pages(watch, Door.LOOPBACK, token=token, journal=journal).handle, report)
         return trio.run(_serve, watch, server, host, port, f"http://{{}}{PREFIX}?token={token}")
     tls = tls_settings(config, "ssl.")
     if not certificates_asked(tls):
@@ -64,7 +65,7 @@ def _run(arguments: Arguments) -> int:
     path = config.text_or_none("security.roles")
     roles = NO_ROLES if path is None else read_roles(path)
     pages = Pages(watch, Door.CERTIFICATE, roles=lambda: roles, certificates_asked=True, journal=journal)
-    server = HttpServer(pages.handle, reporter("console"), ServerTls(tls, reporter("console")))
+    server = HttpServer(pages.handle, report, ServerTls(tls, report))
     return trio.run(_serve, watch, server, host, port, f"https://{{}}{PREFIX}")
 
 

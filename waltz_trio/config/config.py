@@ -349,7 +349,7 @@ def _walk(
         if isinstance(value_node, yaml.MappingNode):
             yield from _walk(loader, value_node, name + ".", source, depth + 1)
         else:
-            if isinstance(value_node, yaml.SequenceNode):
+            if isinstance(value_node, yaml.SequenceNode) and name in KEYS:  # others may hold what they like
                 _refuse_disguised(loader, value_node, source)
             yield name, loader.construct_object(value_node, deep=True)
 

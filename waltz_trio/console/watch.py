@@ -22,15 +22,27 @@ NODE_MAX = 2.5  # seconds that a node may take: with the pause, one that is gone
 _CERTIFICATES_EVERY = 60  # looks: each takes connections of its own
 _REST = 20.0  # seconds after which a session without viewers is given up
 
+LOOK = "a look of the console at the cluster"  # in lines of the log
+
 OpenTool = Callable[[], AbstractAsyncContextManager[Tool]]
 
 
 class Watch:
     """Looks, and hands each page to all waiting viewers. Run `run`; ask within `viewing`."""
 
-    def __init__(self, open_tool: OpenTool, console: Console) -> None:
+    def __init__(
+        self, open_tool: OpenTool, console: Console, surprised: Callable[[Exception], None] | None = None
+    ) -> None:
+        """Prepare to look.
+
+        Args:
+            open_tool: a session with the cluster.
+            console: makes the pages.
+            surprised: hears of unexpected errors, for the log.
+        """
         self._open = open_tool
         self._console = console
+        self._surprised = surprised or (lambda error: None)
         self._viewers = 0
         self._wanted = trio.Event()
         self._changed = trio.Event()
@@ -55,8 +67,11 @@ class Watch:
                 self._lost(Finding("unseen", str(error), "waltz doctor -c CONFIG"))
             except Exception as error:  # what others answer must not end the process that shows it
                 self._lost(Finding("unseen", f"an error in this process: {error!r}", "waltz doctor -c CONFIG"))
+                self._surprised(error)
             finally:
                 self._tool = None
+            if not self._viewers:
+                self._rest()
             await trio.sleep(EVERY)
 
     async def _look_on(self, tool: Tool) -> None:
@@ -68,8 +83,6 @@ class Watch:
             if self._viewers:
                 idle_since = trio.current_time()
             elif trio.current_time() - idle_since > _REST:
-                self._wanted = trio.Event()
-                self.page = None  # what the next viewer gets is not of today
                 return
 
     async def _view(self, tool: Tool) -> ClusterView:
@@ -82,6 +95,11 @@ class Watch:
 
     def _lost(self, reason: Finding) -> None:
         self._publish(self._console.lost(reason, _now()))
+
+    def _rest(self) -> None:
+        """Wait for the next viewer."""
+        self._wanted = trio.Event()
+        self.page = None  # what he gets is not of today
 
     def _publish(self, page: Page) -> None:
         self.page, self.text = page, json.dumps(page, separators=(",", ":"))

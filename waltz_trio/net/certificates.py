@@ -7,6 +7,7 @@ import ipaddress
 from collections.abc import Sequence
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
@@ -18,6 +19,7 @@ from waltz_trio.net.key_pair import KeyPair
 _BACKDATED = datetime.timedelta(hours=1)  # clocks of two machines differ a little
 _LIFETIME = datetime.timedelta(days=3650)
 _SOON = datetime.timedelta(days=14)  # before its end a certificate is worth a warning
+_UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)  # the last of a key of a kind or curve that nobody knows
 
 
 def self_signed(common_name: str) -> KeyPair:
@@ -137,9 +139,9 @@ def authority_of(authorities: bytes, key: bytes) -> x509.Certificate:
     try:
         public = serialization.load_pem_private_key(key, None).public_key()
         certificates = x509.load_pem_x509_certificates(authorities)
-    except (ValueError, TypeError) as error:
+        own = next((each for each in certificates if each.public_key() == public), None)
+    except _UNREADABLE as error:
         raise ConfigError(f"the authority's certificate or key cannot be read: {error}") from error
-    own = next((each for each in certificates if each.public_key() == public), None)
     if own is None:
         raise ConfigError(f"none of {len(certificates)} certificates of authorities belongs to the authority's key")
     return own
@@ -177,7 +179,7 @@ def plain_key(data: bytes, password: str | None, name: str) -> bytes:
             key = serialization.load_pem_private_key(data, secret)
         except TypeError:  # a password was given, the key has none
             key = serialization.load_pem_private_key(data, None)
-    except (ValueError, TypeError) as error:
+    except _UNREADABLE as error:
         raise ConfigError(f"{name}: the private key cannot be read: {error}") from error
     return key_pem(key)
 
@@ -193,7 +195,7 @@ def key_pem(key: object) -> bytes:
 def _pkcs12(data: bytes, password: str | None, name: str) -> pkcs12.PKCS12KeyAndCertificates:
     try:
         return pkcs12.load_pkcs12(data, password.encode() if password is not None else None)
-    except ValueError as error:
+    except _UNREADABLE as error:
         raise ConfigError(f"{name}: the key store cannot be opened: {error}") from error
 
 

@@ -477,7 +477,7 @@ class Channel:
             count = len(chunks)
             ended = self._decrypt_slice(chunks)
             given = sum(map(len, chunks[count:]))
-            overhead.gave(given)
+            overhead.gave(given, len(chunks) - count)
             poor -= given
             if overhead.excessive or outgoing.pending > ANSWERS_MAX:
                 self._owner.complain(self.peer, f"the connection was ended: {EXCESS}")

@@ -264,7 +264,7 @@ class HttpServer:
         plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         if self._tls is None:
             return plain
-        secure = SecuredStream(plain, self._tls.context, lambda text: self._complain(peer, text))
+        secure = SecuredStream(plain, self._tls.context, lambda text: self._complain(peer, text), work.turn)
         with trio.fail_after(_IDLE):
             await work.turn(HANDSHAKE)
             await secure.handshake()

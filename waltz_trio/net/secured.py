@@ -1,21 +1,41 @@
-"""TLS over a Trio stream for a port whose peers are strangers: reads are bounded, and so is what TLS itself says."""
+"""TLS over a Trio stream for a port whose peers are strangers: reads are bounded, and so is what TLS itself says.
+
+That takes time in which nobody else runs, so that it waits for turns, as what is said does.
+"""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 import trio
 
-from waltz_trio.net.overhead import EXCESS, SLICE, Overhead
+from waltz_trio.net.overhead import EXCESS, SLICE, Begun, Overhead
+
+_COST: Final = 1  # microseconds for each byte that brought nothing
+_SHAKING: Final = 1_024  # bytes at a time until the handshake is complete: what comes right behind it is not counted
 
 
 class SecuredStream(trio.abc.Stream):
     """A connection that was accepted, over TLS; `handshake` comes first."""
 
-    def __init__(self, plain: trio.SocketStream, context: ssl.SSLContext, complain: Callable[[str], None]) -> None:
-        """`complain` hears why the connection is ended, where that is the peer's fault."""
-        self._raw = _Bounded(plain, complain)
+    def __init__(
+        self,
+        plain: trio.SocketStream,
+        context: ssl.SSLContext,
+        complain: Callable[[str], None],
+        pay: Callable[[int], Awaitable[None]],
+    ) -> None:
+        """Wrap a connection.
+
+        Args:
+            plain: without TLS.
+            context: of the accepting side.
+            complain: hears why the connection is ended, where that is the peer's fault.
+            pay: waits for a turn that costs so many microseconds; called by who reads, and by nobody else.
+        """
+        self._raw = _Bounded(plain, complain, pay)
         self.tls = trio.SSLStream(self._raw, context, server_side=True, https_compatible=True)
 
     async def handshake(self) -> None:
@@ -35,7 +55,7 @@ class SecuredStream(trio.abc.Stream):
         """As of any stream."""
         data = await self.tls.receive_some(max_bytes)
         if self._raw.overhead is not None:
-            self._raw.overhead.gave(len(data))
+            self._raw.overhead.gave(len(data), 1)
         return data
 
     async def aclose(self) -> None:
@@ -46,9 +66,14 @@ class SecuredStream(trio.abc.Stream):
 class _Bounded(trio.abc.Stream):
     """What TLS reads from: a slice at a time, until it has read too much that brought nothing."""
 
-    def __init__(self, plain: trio.SocketStream, complain: Callable[[str], None]) -> None:
+    def __init__(
+        self, plain: trio.SocketStream, complain: Callable[[str], None], pay: Callable[[int], Awaitable[None]]
+    ) -> None:
         self._plain = plain
         self._complain = complain
+        self._pay = pay
+        self._begun = Begun()
+        self._paid = 0  # of the bytes that brought nothing
         self.overhead: Overhead | None = None  # from the handshake on, which has limits of its own
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -58,13 +83,24 @@ class _Bounded(trio.abc.Stream):
         await self._plain.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        if self.overhead is not None and self.overhead.excessive:
-            self._complain(EXCESS)
-            raise trio.BrokenResourceError(EXCESS)
-        data = await self._plain.receive_some(SLICE)
-        if self.overhead is not None:
-            self.overhead.took(len(data))
+        overhead = self.overhead
+        if overhead is not None:
+            await self._pay_for(overhead)
+            if overhead.excessive:
+                self._complain(EXCESS)
+                raise trio.BrokenResourceError(EXCESS)
+        data = await self._plain.receive_some(_SHAKING if overhead is None else SLICE)
+        self._begun.took(data)
+        if overhead is not None:
+            overhead.took(len(data))
         return data
+
+    async def _pay_for(self, overhead: Overhead) -> None:
+        """TLS wants more: all records that are whole have been looked at, and what they held was handed out."""
+        barren = max(0, overhead.barren - self._begun.size)
+        if barren > self._paid:
+            await self._pay(_COST * (barren - self._paid))
+        self._paid = barren
 
     async def aclose(self) -> None:
         await self._plain.aclose()

@@ -27,6 +27,7 @@ from waltz_core.base.edge import Level
 from waltz_core.base.errors import ConfigError
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
+from waltz_trio.base.log import described
 from waltz_trio.net.jks import MAGIC as JKS_MAGIC
 from waltz_trio.net.jks import JksError, JksStore, read_jks
 from waltz_trio.net.key_pair import KeyPair
@@ -89,19 +90,23 @@ class _Renewed(ABC):
         prefix = self.settings.prefix
         try:
             self._context = self._make()
-            self._seen, self._failed, self._why = seen, None, ""
-            self._report_change(Level.INFO, f"{prefix}*: changed files are in use for new connections")
-            for problem in expiry_warnings(self.settings):
-                self._report_change(Level.WARNING, problem)
-        except ConfigError as error:  # certificate and key are two files: between their changes they do not fit
+        except Exception as error:  # certificate and key are two files: between their changes they do not fit
             self._failed, self._again = seen, time.monotonic() + _AGAIN
-            if str(error) != self._why:
-                self._why = str(error)
-                text = f"{prefix}*: changed files cannot be used, those read before stay in use: {error}"
+            why = str(error) if isinstance(error, ConfigError) else described(error)
+            if why != self._why:
+                self._why = why
+                text = f"{prefix}*: changed files cannot be used, those read before stay in use: {why}"
                 self._report_change(Level.WARNING, text)
-        except Exception:
-            self._failed, self._again = seen, time.monotonic() + _AGAIN
-            raise
+            return
+        self._seen, self._failed, self._why = seen, None, ""
+        self._report_change(Level.INFO, f"{prefix}*: changed files are in use for new connections")
+        try:  # the files are read once more for this, and may have changed again
+            problems = expiry_warnings(self.settings)
+        except Exception as error:
+            why = str(error) if isinstance(error, ConfigError) else described(error)
+            problems = [f"{prefix}*: nobody could look when these certificates end: {why}"]
+        for problem in problems:
+            self._report_change(Level.WARNING, problem)
 
     @abstractmethod
     def _make(self) -> ssl.SSLContext:

@@ -8,13 +8,15 @@ from pathlib import Path
 
 from waltz_core.access.roles import Roles
 from waltz_core.access.web import Door
+from waltz_core.base.edge import Level
 from waltz_core.base.errors import ConfigError
 from waltz_core.operations.page import Console
 from waltz_core.zookeeper.paths import cluster_paths
+from waltz_trio.base.log import surprises
 from waltz_trio.config.config import Config, net_limits, tls_settings
 from waltz_trio.config.roles import certificates_asked
 from waltz_trio.console.pages import Pages
-from waltz_trio.console.watch import Watch
+from waltz_trio.console.watch import LOOK, Watch
 from waltz_trio.net.tls import ClientTls
 from waltz_trio.ports.tool import Tool
 from waltz_trio.zk.admin import read_store_params
@@ -43,7 +45,11 @@ def door_of(config: Config) -> Door:
 
 
 def server_console(
-    config: Config, znodes: EmbeddedZnodes | None, roles: Callable[[], Roles], journal: Path | None
+    config: Config,
+    znodes: EmbeddedZnodes | None,
+    roles: Callable[[], Roles],
+    journal: Path | None,
+    report: Callable[[Level, str], None],
 ) -> tuple[Watch, Pages]:
     """What looks, and what answers."""
     root = config.text("cluster.root").rstrip("/")
@@ -56,6 +62,6 @@ def server_console(
             gateways = tuple(map(str, config.items("tools.gateways")))
             yield Tool(zk, paths, await read_store_params(zk, paths), tls, net_limits(config), gateways)
 
-    watch = Watch(open_tool, Console(root))
+    watch = Watch(open_tool, Console(root), surprises(report, LOOK))
     asked = certificates_asked(tls_settings(config, _TLS))
     return watch, Pages(watch, door_of(config), roles=roles, certificates_asked=asked, journal=journal)

@@ -165,7 +165,8 @@ class ServerProcess(NodeProcess):
         nursery.start_soon(secure.run)
 
     def _console(self, nursery: trio.Nursery) -> Pages:
-        watch, pages = server_console(self.config, self._znodes, lambda: self._roles, self._parsed.journal_directory)
+        journal = self._parsed.journal_directory
+        watch, pages = server_console(self.config, self._znodes, lambda: self._roles, journal, self.report)
         nursery.start_soon(watch.run)
         return pages
 

@@ -255,13 +255,21 @@ async def _storage(tool: Tool, name: str, admin_port: int | None, node_max: floa
             client = await stack.enter_async_context(tool.admin(Endpoint(endpoint.host, admin_port)))
         await _ask_node(client, known)
 
-    known["addresses"] = await addresses_of(endpoint, node_max)
-    data_problem = await _limited("storage node", node_max, ask_data)
-    admin_problem = "its admin port is not in ZooKeeper"
-    if admin_port is not None:
-        admin_problem = await _limited("storage node", node_max, ask_admin)
+    problems = {"data": "", "admin": "its admin port is not in ZooKeeper"}
+
+    async def ask(port: str, questions: Callable[[AsyncExitStack], Any]) -> None:
+        problems[port] = await _limited("storage node", node_max, questions)
+
+    async def resolve() -> None:
+        known["addresses"] = await addresses_of(endpoint, node_max)
+
+    async with trio.open_nursery() as nursery:  # the time is for all of it
+        nursery.start_soon(resolve)
+        nursery.start_soon(ask, "data", ask_data)
+        if admin_port is not None:
+            nursery.start_soon(ask, "admin", ask_admin)
     where = f"{endpoint.host}:{admin_port}" if admin_port is not None else ""
-    return StorageView(name, where, data_problem, admin_problem, **known)
+    return StorageView(name, where, problems["data"], problems["admin"], **known)
 
 
 async def addresses_of(endpoint: Endpoint, seconds: float = NODE_MAX) -> frozenset[str]:
