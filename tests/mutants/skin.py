@@ -1358,6 +1358,20 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/views/test_databases.py",),
     ),
     Mutant(
+        "what a procedure has committed is taken for the whole batch",
+        "waltz_trio.client.mysql_session",
+        "        for statement in self.before_calls:\n            self._query(statement)\n",
+        "",
+        ("tests/views/test_databases.py",),
+    ),
+    Mutant(
+        "a view opens where a part of a transaction is committed",
+        "waltz_trio.client.sql_view",
+        "        if row is not None and row[0] == HALF:\n            raise self._half(partition)\n",
+        "",
+        ("tests/views/test_databases.py",),
+    ),
+    Mutant(
         "behind a variable of its own the application sets any",
         "waltz_trio.client.mysql_session",
         'all(map(_OWN.match, flat.split(",")))',
