@@ -24,6 +24,7 @@ from tests.views.servers import DatabaseServer, MariaServer, PostgresServer
 from waltz_core.base.ids import ReqId
 from waltz_core.client.keys import KeyEntry, KeyTable, request_hash
 from waltz_testing import transactions
+from waltz_trio.client.mysql_session import _sets_own
 from waltz_trio.client.sql_sessions import TransactionLostError
 from waltz_trio.client.sql_view import SqlView
 
@@ -503,6 +504,34 @@ def test_what_sets_variables_of_the_session_is_refused(maria: MariaServer, state
         view.commit(transactions(0, 0))
     assert "only the view begins and ends its transactions and changes its session" in str(failed.value.__cause__)
     view.close()
+
+
+@pytest.mark.parametrize("begin", [" @a = '", ' @a = "', " @a = `", " @a = /*"])
+@pytest.mark.parametrize("piece", ["\\a", "\\'", '\\"', "\\`", "/*", "x"])
+def test_what_is_left_open_in_a_statement_is_found_at_once(begin: str, piece: str) -> None:
+    """It was read in every way there is, which is more than there is time for."""
+    assert not _sets_own(begin + piece * 60_000, True)
+
+
+@pytest.mark.parametrize(
+    ("statement", "escapes", "own"),
+    [
+        (r" @a = '\', autocommit = '1'", True, False),
+        (r" @a = '\', autocommit = 1'", True, True),
+        (r" @a = '\', autocommit = '1'", False, False),
+        (r" @a = '\', @b = '1'", False, True),
+        (r" @a = '\\', autocommit = '1'", True, False),
+        (r" @a = '\\', @b = 'it''s, x = 1'", True, True),
+        (r""" @a = "\"", @b = 'x\', y = 1'""", True, True),
+        (" @a = '", True, False),
+        (" @a = '''", True, False),
+        (r" @a = '\'", True, False),
+        (" @a = 1 /* x = 1", True, False),
+        (" @a = `", False, False),
+    ],
+)
+def test_only_what_is_wholly_the_applications_own_is_set(statement: str, escapes: bool, own: bool) -> None:
+    assert _sets_own(statement, escapes) is own
 
 
 def test_variables_of_the_applications_own_are_its_own(maria: MariaServer) -> None:

@@ -41,10 +41,12 @@ _IN_BRACKETS = re.compile(r"\([^()]*\)")
 _LEFT_OPEN = re.compile(r"/\*|['\"`()]")  # also a comment that is run
 _QUOTED = {
     escapes: re.compile(
-        rf"""(?P<quoted>'(?:''|{inner}[^'])*'|"(?:""|{inner}[^"])*"|`[^`]*`)|--\s[^\n]*|\#[^\n]*|/\*(?!M?!).*?\*/""",
+        rf"""(?P<quoted>'(?:''|{escaped}[^'{but}])*'|"(?:""|{escaped}[^"{but}])*"|`[^`]*`)"""
+        r"""|--\s[^\n]*|\#[^\n]*|/\*(?!M?!).*?\*/|(?P<open>['"`].*|/\*(?!M?!).*)""",
         re.DOTALL,
     )
-    for escapes, inner in ((True, r"\\.|"), (False, ""))
+    # No text can be read in two ways, nor from many places to its end: that would take years.
+    for escapes, escaped, but in ((True, r"\\.|", r"\\"), (False, "", ""))
 }
 _ALLOWED = frozenset(
     {"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "VALUES", "TABLE", "CALL", "DO"}
@@ -327,7 +329,9 @@ def check_open(cursor: Any) -> None:
 
 def _sets_own(assignments: str, escapes: bool) -> bool:
     """SET gives values to variables of the application's own, @NAME, and to nothing else."""
-    text = _QUOTED[escapes].sub(lambda piece: "?" if piece.group("quoted") else " ", assignments)
+    text = _QUOTED[escapes].sub(
+        lambda piece: "?" if piece.group("quoted") else "'" if piece.group("open") else " ", assignments
+    )
     flat = ""
     while flat != text:
         flat, text = text, _IN_BRACKETS.sub("", text)
