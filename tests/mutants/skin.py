@@ -1206,8 +1206,15 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "an append that waited for room is based on what its caller never saw",
         "waltz_trio.client.appends",
-        "                based_on = self._mark_now(partition, based_on)\n            await",
+        "                based_on = self._mark_for(partition) if based_on is None else based_on\n            await",
         "                pass\n            await",
+        ("tests/trio/test_client.py",),
+    ),
+    Mutant(
+        "many appends are based on a mark that was not known when they came",
+        "waltz_trio.client.encoding",
+        "            raise mark\n",
+        "            mark = self._mark_for(partition)\n",
         ("tests/trio/test_client.py",),
     ),
     Mutant(
