@@ -682,9 +682,13 @@ def test_a_procedure_that_rolls_back_fails_its_transaction_alone(maria: MariaSer
 def test_a_seed_whose_procedure_ends_the_transaction_is_not_taken_for_whole(maria: MariaServer) -> None:
     name = maria.new_database()
     maria.execute(name, "CREATE PROCEDURE bad() BEGIN COMMIT; END")
+
+    def load(db: Any) -> None:
+        db.execute("CALL bad()")
+
     view = waltz.MySqlView(maria.options(name), note_sql, schema=MYSQL_SCHEMA)
     with pytest.raises(RuntimeError, match="has ended the transaction"):
-        view.seed(0, 7, lambda db: db.execute("CALL bad()") and None)
+        view.seed(0, 7, load)
     refuses_half(view, 0)
     view.close()
 
