@@ -411,6 +411,42 @@ async def test_appends_of_a_list_are_based_on_what_was_known_when_the_call_began
             assert isinstance(told[-1], waltz.LockConflictError)
 
 
+async def test_a_send_that_would_wait_for_room_is_refused_at_once_where_no_mark_is_known() -> None:
+    async with small_cluster() as cluster:
+        await cluster.start_server()
+        cluster.give(1, 1)
+        setup = read_config(cluster.url)
+        narrow = attrs.evolve(setup, limits=attrs.evolve(setup.limits, send_window=100))
+        async with run_client(narrow) as client:
+            await client.append(1, RAW)
+            cluster.nodes[1].muted = True
+            await client.send(1, waltz.Append(b"x" * 200))
+            with trio.fail_after(20):
+                with pytest.raises(ValueError, match="based_on"):
+                    await client.send(0, waltz.Append(b"late", write=[("x", 1)]))
+            cluster.nodes[1].muted = False
+            cluster.wake(1)
+            await client.flush()
+
+
+@pytest.mark.parametrize("given", [list, iter])
+async def test_many_appends_are_not_based_on_a_mark_that_was_not_known_when_they_came(
+    given: Callable[[list[waltz.Append]], Iterable[waltz.Append]],
+) -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        await client.append(0, RAW)
+        async with client.feed(0, after=waltz.TAIL):
+
+            def go_on() -> None:
+                client._reads._feeds[0]._mark = 0
+
+            some = [waltz.Append(b"", _Meanwhile(go_on)), waltz.Append(b"", write=[("x", 1)])]
+            with trio.fail_after(20), pytest.raises(ValueError, match="based_on") as refused:
+                await client.append_many(0, given(some))
+            assert "append 1" in refused.value.__notes__[0]
+            assert await client.append_many(0, given(some[1:])) == [2 if given is iter else 1]
+
+
 async def test_a_flush_of_a_client_that_has_ended_says_so() -> None:
     async with small_cluster() as cluster:
         async with waltz.open_client(cluster.url) as client:

@@ -132,20 +132,36 @@ def test_behind_a_rollback_of_sqlites_that_apply_caught_nothing_is_committed(tmp
     {SCHEMA}; CREATE TABLE IF NOT EXISTS only (id INTEGER PRIMARY KEY);
     CREATE TRIGGER IF NOT EXISTS fixed BEFORE UPDATE ON only BEGIN SELECT RAISE(ROLLBACK, 'fixed'); END
     """
+    prepared = "WITH x AS (SELECT 1) INSERT INTO seen SELECT 1, ?, 'with' FROM x"
     refused: list[int] = []
 
     def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
         if txn.id < 3:
             note(txn, db)
             db.execute("INSERT OR IGNORE INTO only VALUES (1)")
+            db.execute(prepared, (txn.id,))
             return
         with contextlib.suppress(sqlite3.IntegrityError):
             db.execute(statement)
         for _ in range(2):
-            with pytest.raises(sqlite3.DatabaseError, match="not authorized"):  # it is prepared already
-                note(txn, db)
+            for cursor in (db, db.connection.cursor()):
+                with pytest.raises(sqlite3.DatabaseError, match="has rolled the transaction back"):  # prepared already
+                    note(txn, cursor)
+                with pytest.raises(sqlite3.DatabaseError, match="has rolled the transaction back"):
+                    cursor.execute("WITH x AS (SELECT 1) INSERT INTO seen SELECT 0, 9, ''")
+                with pytest.raises(sqlite3.DatabaseError, match="has rolled the transaction back"):
+                    cursor.execute(prepared, (txn.id,))  # which begins no transaction in Python's eyes
+                with pytest.raises(sqlite3.DatabaseError, match="has rolled the transaction back"):
+                    cursor.executemany(prepared, [(txn.id,)])
+            with pytest.raises(sqlite3.DatabaseError, match="has rolled the transaction back"):
+                db.connection.execute(prepared, (txn.id,))
+            with pytest.raises(sqlite3.DatabaseError, match="has rolled the transaction back"):
+                db.connection.blobopen("seen", "data", 1)
+            plain = db.connection.cursor(sqlite3.Cursor)
             with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
-                db.execute("WITH x AS (SELECT 1) INSERT INTO seen SELECT 0, 9, ''")
+                note(txn, plain)
+            with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+                plain.execute("WITH x AS (SELECT 2) INSERT INTO seen SELECT 0, 9, ''")
         refused.append(txn.id)
         with contextlib.suppress(sqlite3.DatabaseError):
             db.execute("CREATE TABLE other (id INTEGER)")
@@ -158,6 +174,8 @@ def test_behind_a_rollback_of_sqlites_that_apply_caught_nothing_is_committed(tmp
     assert "SQLite has rolled the transaction back" in str(failed.value.__cause__)
     assert refused == [3]
     assert (view.load_mark(0), ids(view)) == (2, [0, 1, 2])
+    with_text = "SELECT id FROM seen WHERE data = 'with' ORDER BY id"
+    assert view.read(0, lambda db: db.execute(with_text).fetchall(), ())[0] == [(0,), (1,), (2,)]
     assert view.read(
         0, lambda db: db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'other'").fetchone(), ()
     )[0] == (0,)

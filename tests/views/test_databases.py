@@ -15,13 +15,16 @@ import attrs
 import psycopg
 import pymysql
 import pytest
+import trio
 
 import waltz_trio as waltz
+from tests.trio.small_cluster import small_cluster
 from tests.views.cases import MYSQL_SCHEMA, POSTGRES_SCHEMA, note_sql, noted_sql
 from tests.views.servers import DatabaseServer, MariaServer, PostgresServer
 from waltz_core.base.ids import ReqId
 from waltz_core.client.keys import KeyEntry, KeyTable, request_hash
 from waltz_testing import transactions
+from waltz_trio.client.mysql_session import _sets_own
 from waltz_trio.client.sql_sessions import TransactionLostError
 from waltz_trio.client.sql_view import SqlView
 
@@ -503,6 +506,34 @@ def test_what_sets_variables_of_the_session_is_refused(maria: MariaServer, state
     view.close()
 
 
+@pytest.mark.parametrize("begin", [" @a = '", ' @a = "', " @a = `", " @a = /*"])
+@pytest.mark.parametrize("piece", ["\\a", "\\'", '\\"', "\\`", "/*", "x"])
+def test_what_is_left_open_in_a_statement_is_found_at_once(begin: str, piece: str) -> None:
+    """It was read in every way there is, which is more than there is time for."""
+    assert not _sets_own(begin + piece * 60_000, True)
+
+
+@pytest.mark.parametrize(
+    ("statement", "escapes", "own"),
+    [
+        (r" @a = '\', autocommit = '1'", True, False),
+        (r" @a = '\', autocommit = 1'", True, True),
+        (r" @a = '\', autocommit = '1'", False, False),
+        (r" @a = '\', @b = '1'", False, True),
+        (r" @a = '\\', autocommit = '1'", True, False),
+        (r" @a = '\\', @b = 'it''s, x = 1'", True, True),
+        (r""" @a = "\"", @b = 'x\', y = 1'""", True, True),
+        (" @a = '", True, False),
+        (" @a = '''", True, False),
+        (r" @a = '\'", True, False),
+        (" @a = 1 /* x = 1", True, False),
+        (" @a = `", False, False),
+    ],
+)
+def test_only_what_is_wholly_the_applications_own_is_set(statement: str, escapes: bool, own: bool) -> None:
+    assert _sets_own(statement, escapes) is own
+
+
 def test_variables_of_the_applications_own_are_its_own(maria: MariaServer) -> None:
     name = maria.new_database()
     seen = []
@@ -547,13 +578,138 @@ def test_a_procedure_that_ends_the_transaction_is_named_and_not_passed_over(mari
     assert failed.value.transaction.id == 5
     assert "a procedure that was called has ended the transaction" in str(failed.value.__cause__)
     assert isinstance(failed.value.__cause__, RuntimeError)
+    refuses_half(view, 3)
 
     def change(db: Any) -> None:
         db.execute("CALL bad()")
         note_sql(transactions(9, 9).transactions[0], db)
 
+    view.close()
+    view = waltz.MySqlView(maria.options(name), note_sql, schema=MYSQL_SCHEMA, name=view.name, version=2, rebuild=True)
+    assert (view.load_mark(0), ids(view)) == (-1, [])
     with pytest.raises(waltz.StateReadOnlyError, match="return an Append"):
         view.read(0, change, ())
+    view.close()
+
+
+def refuses_half(view: Any, mark: int) -> None:
+    """Nobody takes for whole what holds a part of a transaction, now or later."""
+    uses: tuple[Callable[[], object], ...] = (
+        lambda: view.commit(transactions(mark, mark + 3)),
+        lambda: view.commit(transactions(mark, mark)),
+        lambda: view.load_mark(0),
+        lambda: view.read(0, noted_sql, (0,)),
+        lambda: view.catch_up({0: mark + 3}, lambda partition, mark: transactions(mark + 1, mark + 4)),
+    )
+    for use in uses:
+        with pytest.raises(waltz.ViewIdentityError, match="which a procedure has committed by itself"):
+            use()
+
+
+TWICE = "CREATE PROCEDURE twice() BEGIN START TRANSACTION; INSERT INTO counters VALUES (1, 1); END"
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_procedure_that_begins_a_transaction_and_fails_is_not_passed_over(maria: MariaServer, count: int) -> None:
+    """Its START TRANSACTION has committed what was there."""
+    name = maria.new_database()
+    maria.execute(name, TWICE)
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        note_sql(txn, db)
+        if txn.id == 3:
+            db.execute("CALL twice()")
+
+    view = waltz.MySqlView(maria.options(name), apply, schema=f"{MYSQL_SCHEMA}; {COUNTERS}")
+    view.load_mark(0)
+    maria.execute(name, "INSERT INTO counters VALUES (1, 1)")
+    assert view.commit(transactions(0, 2)) == 2
+    with pytest.raises(waltz.ApplyError if count == 1 else waltz.ViewIdentityError) as failed:
+        view.commit(transactions(3, 2 + count))
+    applied = failed.value if count == 1 else failed.value.__cause__
+    assert isinstance(applied, waltz.ApplyError)
+    assert (applied.transaction.id, isinstance(applied.__cause__, pymysql.err.IntegrityError)) == (3, True)
+    refuses_half(view, 3)
+    view.close()
+
+
+def test_a_procedure_that_ends_the_transaction_behind_an_error_that_passes_is_not_passed_over(
+    maria: MariaServer,
+) -> None:
+    name = maria.new_database()
+    maria.execute(name, "CREATE PROCEDURE bad() BEGIN COMMIT; END")
+    caught = []
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        note_sql(txn, db)
+        try:
+            db.execute("UPDATE counters SET n = 2 WHERE id = 1")
+        except pymysql.err.OperationalError as error:
+            caught.append(error.args[0])
+        db.execute("CALL bad()")
+
+    view = waltz.MySqlView(maria.options(name), apply, schema=f"{MYSQL_SCHEMA}; {COUNTERS}", busy_timeout=1.0)
+    view.load_mark(0)
+    maria.execute(name, "INSERT INTO counters VALUES (1, 1)")
+    with pymysql.connect(**maria.options(name)) as other, other.cursor() as theirs:
+        theirs.execute("UPDATE counters SET n = 3 WHERE id = 1")
+        with pytest.raises((TransactionLostError, waltz.ApplyError)):
+            view.commit(transactions(0, 0))
+        assert caught == [1205]
+    refuses_half(view, 0)
+    view.close()
+
+
+def test_a_procedure_that_rolls_back_fails_its_transaction_alone(maria: MariaServer) -> None:
+    name = maria.new_database()
+    maria.execute(name, "CREATE PROCEDURE bad() BEGIN ROLLBACK; INSERT INTO seen (partition_id, id) VALUES (0, 9); END")
+    maria.execute(name, "CREATE PROCEDURE good(IN n INTEGER) INSERT INTO seen (partition_id, id) VALUES (0, n)")
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        db.execute("CALL bad()" if txn.id == 5 else f"CALL good({txn.id})")
+
+    view = waltz.MySqlView(maria.options(name), apply, schema=MYSQL_SCHEMA)
+    view.load_mark(0)
+    for _ in range(2):
+        with pytest.raises(waltz.ApplyError) as failed:
+            view.commit(transactions(0, 6))
+        assert failed.value.transaction.id == 5
+    assert view.commit(transactions(0, 4)) == 4
+    assert (view.load_mark(0), ids(view)) == (4, [0, 1, 2, 3, 4])
+    view.close()
+
+
+def test_a_seed_whose_procedure_ends_the_transaction_is_not_taken_for_whole(maria: MariaServer) -> None:
+    name = maria.new_database()
+    maria.execute(name, "CREATE PROCEDURE bad() BEGIN COMMIT; END")
+
+    def load(db: Any) -> None:
+        db.execute("CALL bad()")
+
+    view = waltz.MySqlView(maria.options(name), note_sql, schema=MYSQL_SCHEMA)
+    with pytest.raises(RuntimeError, match="has ended the transaction"):
+        view.seed(0, 7, load)
+    refuses_half(view, 0)
+    view.close()
+
+
+async def test_an_application_ends_where_a_procedure_has_ended_its_transaction(maria: MariaServer) -> None:
+    name = maria.new_database()
+    maria.execute(name, "CREATE PROCEDURE bad() BEGIN COMMIT; END")
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        note_sql(txn, db)
+        if txn.id == 1:
+            db.execute("CALL bad()")
+
+    view = waltz.MySqlView(maria.options(name), apply, schema=MYSQL_SCHEMA)
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        for n in range(3):
+            await client.append(0, waltz.Append(b"%d" % n))
+        for _ in range(2):
+            with trio.fail_after(30), pytest.raises(waltz.ViewIdentityError, match="has committed by itself"):
+                async with client.materialize(view, [0]) as bank:
+                    await bank.caught_up()
     view.close()
 
 

@@ -217,7 +217,8 @@ class ServerMembership(NullMembership):
     one is asked; while a partition is not mounted another one is asked every time, because the first may
     be cut off from the cluster and not know it. Answers older than what is known are dropped: those in which a
     partition has a lower generation than it was known to have, and none a higher one, and among equals those of a
-    lower revision. Generations only grow, while revisions begin anew when ZooKeeper is restored from a backup.
+    lower revision that name no other partition. Generations only grow, while revisions begin anew when ZooKeeper is
+    restored from a backup.
     """
 
     def __init__(self, seed: Endpoint, settings: ClientSettings) -> None:
@@ -339,16 +340,22 @@ class ServerMembership(NullMembership):
         self._notes.put(MapChanged([(entry.endpoint, entry.partitions) for entry in info.servers]))
 
     def _is_news(self, info: ClusterInfoResponse) -> bool:
-        """The answer is no older than what is known; its generations are known from now on."""
+        """The answer is no older than what is known; then its generations are known from now on.
+
+        A partition that was not heard of is no news beside one that is known from a later map.
+        """
         known, claimed = self._generations, dict[int, int]()
         for entry in info.servers:
             for partition, generation in entry.partitions:
                 claimed[partition] = max(generation, claimed.get(partition, -1))
-        higher = any(generation > known.get(partition, -1) for partition, generation in claimed.items())
+        higher = any(generation > known.get(partition, generation) for partition, generation in claimed.items())
         lower = any(generation < known.get(partition, -1) for partition, generation in claimed.items())
-        for partition, generation in claimed.items():
-            known[partition] = max(generation, known.get(partition, -1))
-        return higher or (not lower and info.revision >= self._revision)
+        added = claimed.keys() - known.keys()
+        news = higher or (not lower and (bool(added) or info.revision >= self._revision))
+        if news:
+            for partition, generation in claimed.items():
+                known[partition] = max(generation, known.get(partition, -1))
+        return news
 
     def _go_to(self, now: int, server: Endpoint) -> None:
         assert self._client is not None

@@ -49,9 +49,9 @@ class _Rows:
 
     __slots__ = ("columns", "end", "mark", "size")
 
-    def __init__(self, mark: int | None) -> None:
+    def __init__(self, mark: int | ValueError) -> None:
         self.columns = Columns()
-        self.mark = mark  # of the feed when they were handed over, for those with locks
+        self.mark = mark  # of the feed when they were handed over, for those with locks, or why there was none
         self.size = 0  # bytes of payloads
         self.end = 0  # place of the append behind the last of them
 
@@ -227,21 +227,21 @@ class Appends:
         if self.unjudged_size >= self._send_window or self._sends % _CHECKPOINT_EVERY == 0:
             partition = self._life.check_open(partition)
             if isinstance(append, Append) and (append.write or append.read):
-                based_on = self._mark_now(partition, based_on)
+                based_on = self._mark_for(partition) if based_on is None else based_on
             await self._may_send()
         return self.submit(partition, append, based_on)
 
-    def _mark_now(self, partition: int, based_on: int | None) -> int | None:
+    def _mark_now(self, partition: int, based_on: int | None) -> int | ValueError:
         """What appends with locks are based on by default, before anybody waits: the feed goes on meanwhile.
 
-        None where no feed says so, which is an error once an append turns out to need it.
+        Where no feed says so, the error that is raised once an append turns out to need it.
         """
         if based_on is not None:
             return based_on
         try:
             return self._mark_for(partition)
-        except ValueError:
-            return None
+        except ValueError as error:
+            return error
 
     async def _may_send(self) -> None:
         """Wait while too much is under way; let others run."""

@@ -50,7 +50,7 @@ class Encoder:
         self._homes: dict[bytes, int] | None = {}  # lock → its partition; None: somebody was warned already
 
     def row(
-        self, partition: int, append: Append, based_on: int | None, mark: int | None = None
+        self, partition: int, append: Append, based_on: int | None, mark: int | ValueError | None = None
     ) -> tuple[bytes, int, RowLocks]:
         """Payload, header and locks of an append, as they travel.
 
@@ -58,7 +58,7 @@ class Encoder:
             partition: where it goes.
             append: as the caller gave it.
             based_on: what the caller says that it is based on.
-            mark: of the feed when the caller handed it over; None: it is as it is now.
+            mark: of the feed when the caller handed it over, or why there was none; None: it is as it is now.
         """
         if type(append) is not Append and not isinstance(append, Append):
             raise not_an_append(append)
@@ -83,6 +83,8 @@ class Encoder:
             mark = None
         elif mark is None:
             mark = self._mark_for(partition)
+        elif isinstance(mark, ValueError):
+            raise mark
         return data, header, RowLocks(mark, write, read, adds, names)
 
     def payload(self, append: Append) -> bytes:

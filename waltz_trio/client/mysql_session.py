@@ -4,15 +4,17 @@ Statements that end a transaction there, as every change of a table's definition
 application's code runs. Connections do not commit by themselves: when a deadlock has made the server roll a
 transaction back and `apply` has caught the error, what it does next belongs to another transaction, and is not
 committed. A savepoint tells which one it is: another member may have moved the mark meanwhile. It also tells of a
-procedure that has ended the transaction, which no look at its CALL does. How statements of `apply` are sent to MariaDB
-without waiting is in `mysql_pipeline.py`.
+procedure that has ended the transaction, which no look at its CALL does. What such a procedure commits cannot be
+undone: so before each CALL the marks are put to one that nobody takes, and to what they are to be when every call was
+seen to have left the transaction alone. How statements of `apply` are sent to MariaDB without waiting is in
+`mysql_pipeline.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pymysql
@@ -39,10 +41,12 @@ _IN_BRACKETS = re.compile(r"\([^()]*\)")
 _LEFT_OPEN = re.compile(r"/\*|['\"`()]")  # also a comment that is run
 _QUOTED = {
     escapes: re.compile(
-        rf"""(?P<quoted>'(?:''|{inner}[^'])*'|"(?:""|{inner}[^"])*"|`[^`]*`)|--\s[^\n]*|\#[^\n]*|/\*(?!M?!).*?\*/""",
+        rf"""(?P<quoted>'(?:''|{escaped}[^'{but}])*'|"(?:""|{escaped}[^"{but}])*"|`[^`]*`)"""
+        r"""|--\s[^\n]*|\#[^\n]*|/\*(?!M?!).*?\*/|(?P<open>['"`].*|/\*(?!M?!).*)""",
         re.DOTALL,
     )
-    for escapes, inner in ((True, r"\\.|"), (False, ""))
+    # No text can be read in two ways, nor from many places to its end: that would take years.
+    for escapes, escaped, but in ((True, r"\\.|", r"\\"), (False, "", ""))
 }
 _ALLOWED = frozenset(
     {"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "VALUES", "TABLE", "CALL", "DO"}
@@ -52,6 +56,7 @@ _ALLOWED_PAIRS = frozenset({("CREATE", "TEMPORARY"), ("DROP", "TEMPORARY"), ("LO
 _CHANGES = frozenset(["CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME", "GRANT", "REVOKE"])
 _NEVER = (1044, 1045, 1049, 1698)  # of accounts, passwords and databases that are not there
 _LOST = (2003, 2006, 2013, 2055, 1053, 1080, 1927, 0)
+_ENDING = frozenset({*_LOST, 1020, 1205, 1213})  # may roll the transaction back; 1205 where the server is set up so
 _TRANSIENT = frozenset(
     {
         *_LOST,
@@ -80,7 +85,10 @@ class _Connection(Pipelined):
     guarded = False
     reads = False
     called = False  # a procedure, which can end the transaction
-    gave_up = False  # the server, by an error that passes
+    gave_up = False  # the server, by an error that may end the transaction and passes
+    before_calls: Sequence[str] = ()  # statements before each CALL
+    after_calls: Sequence[str] = ()  # and when the application's code has run
+    staked = False  # those of `before_calls` have run, and those of `after_calls` not yet
     size_max: int | None = None  # the server's max_allowed_packet
 
     def _execute_command(self, command: int, sql: Any) -> None:
@@ -96,19 +104,39 @@ class _Connection(Pipelined):
     def query(self, sql: Any, unbuffered: bool = False) -> int:
         if self.guarded:
             self._check(sql)
+        return self._query(sql, unbuffered)
+
+    def _query(self, sql: Any, unbuffered: bool = False) -> int:
         try:
             count: int = super().query(sql, unbuffered)
         except pymysql.err.Error as error:
-            self.gave_up = self.gave_up or passes(error)
+            self.gave_up = self.gave_up or code_of(error) in _ENDING
             raise
         return count
+
+    def _stake(self) -> None:
+        """A procedure is about to be called: where it commits the transaction, let nobody take that for the whole.
+
+        Before each call anew: behind a deadlock that `apply` has caught, this is not the transaction of the last one.
+        """
+        self.called = self.staked = True
+        for statement in self.before_calls:
+            self._query(statement)
+
+    def redeem(self) -> None:
+        """Every call has left the transaction alone."""
+        if self.staked:
+            self.staked = False
+            for statement in self.after_calls:
+                self._query(statement)
 
     def _check(self, sql: Any) -> None:
         text = sql.decode("utf-8", "replace") if isinstance(sql, bytes | bytearray) else str(sql)
         match = _FIRST.match(text)
         assert match is not None
         first, second = (word.upper() for word in match.groups(""))
-        self.called = self.called or first == "CALL"
+        if first == "CALL":
+            self._stake()
         if first in _ALLOWED or (first, second) in _ALLOWED_PAIRS:
             return
         escapes = not self.server_status & SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES
@@ -238,7 +266,7 @@ class MySqlSession:
         try:
             connection.query(begin)
             if self._runs_apply:
-                connection.called = connection.gave_up = False
+                connection.called = connection.gave_up = connection.staked = False
                 connection.begin_whole()
             with connection.cursor() as cursor:
                 yield cursor
@@ -255,6 +283,10 @@ class MySqlSession:
         else:
             connection.commit()
 
+    def around_calls(self, before: Sequence[str], after: Sequence[str]) -> None:
+        """Statements to run before each CALL of the application's code that runs next, and at the end of that code."""
+        self._connection.before_calls, self._connection.after_calls = before, after
+
     @contextlib.contextmanager
     def foreign(self, deferred: bool = False) -> Iterator[pymysql.cursors.Cursor]:
         """The application's code runs."""
@@ -264,8 +296,10 @@ class MySqlSession:
             try:
                 with connection.deferred() if deferred and connection.can_defer else contextlib.nullcontext():
                     yield theirs
+                connection.redeem()
             finally:
                 connection.guarded = False
+                connection.before_calls = connection.after_calls = ()
                 connection.cursorclass = Cursor
 
 
@@ -295,7 +329,9 @@ def check_open(cursor: Any) -> None:
 
 def _sets_own(assignments: str, escapes: bool) -> bool:
     """SET gives values to variables of the application's own, @NAME, and to nothing else."""
-    text = _QUOTED[escapes].sub(lambda piece: "?" if piece.group("quoted") else " ", assignments)
+    text = _QUOTED[escapes].sub(
+        lambda piece: "?" if piece.group("quoted") else "'" if piece.group("open") else " ", assignments
+    )
     flat = ""
     while flat != text:
         flat, text = text, _IN_BRACKETS.sub("", text)

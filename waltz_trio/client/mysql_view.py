@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from waltz_core.base.errors import ConfigError
 from waltz_trio.client.shown import shown
 from waltz_trio.client.sql_identity import IDENTITIES
-from waltz_trio.client.sql_view import TABLE, SqlView
+from waltz_trio.client.sql_sessions import Session
+from waltz_trio.client.sql_view import HALF, TABLE, SqlView
 from waltz_trio.client.values import Transaction
 from waltz_trio.client.views import Keys
 
@@ -203,6 +204,16 @@ class MySqlView(SqlView["Cursor"]):
         )
         for name, engine in cursor.fetchall():
             raise ConfigError(f"table {name} is kept by {engine}, which knows no transactions: make it ENGINE = InnoDB")
+
+    def _guarded(
+        self, session: Session[Cursor], marks: Mapping[int, int], together: bool = False
+    ) -> AbstractContextManager[Cursor]:
+        change = f"UPDATE {self._table} SET HIGH_WATER_MARK = %d WHERE PARTITION_ID = %d"
+        cast("MySqlSession", session).around_calls(
+            [change % (HALF, partition) for partition in marks],
+            [f"{change % (mark, partition)} AND HIGH_WATER_MARK = {HALF}" for partition, mark in marks.items()],
+        )
+        return super()._guarded(session, marks, together)
 
     def _check_open(self, cursor: Cursor) -> None:
         self._driver.check_open(cursor)

@@ -40,7 +40,7 @@ class TransactionLostError(Exception):
 
 
 class TransactionEndedError(RuntimeError):
-    """`apply` has ended the transaction, and with it may have committed the mark: trying again would pass over it."""
+    """`apply` has ended the transaction, and may have committed a part of it: the mark then says so."""
 
 
 class Sessions(Generic[C]):

@@ -61,6 +61,9 @@ from waltz_trio.client.views import (
 TABLE = "CLIENT_HIGH_WATER_MARK"
 """Where marks are kept, as the original's JDBC callbacks lay it out: both can share a database."""
 
+HALF = -2
+"""The mark of a partition where a part of a transaction is committed; 0.13.2 applies nothing there either."""
+
 C = TypeVar("C")  # what the application's SQL runs on
 T = TypeVar("T")
 
@@ -154,7 +157,7 @@ class SqlView(SqlDatabase[C]):
         with self._session() as session, session.transaction() as cursor:
             self._set_marks(cursor, marks)
             self._identity.check(cursor)
-            with session.foreign() as theirs:
+            with self._guarded(session, marks) as theirs:
                 load(theirs)
                 self._check_open(theirs)
             self._check_marks(cursor, marks)
@@ -200,7 +203,7 @@ class SqlView(SqlDatabase[C]):
                         f"partition {partition} of {self._where} is at {mark} already, beyond the cut {end}"
                     )
                 rows: list[KeyRow] = []
-                with self._guarded(session, together) as theirs:
+                with self._guarded(session, cut, together) as theirs:
                     transactions = iter(read(partition, mark) if mark < end else ())
                     while run := list(itertools.islice(transactions, _AT_ONCE)):
                         for transaction in run:
@@ -262,6 +265,8 @@ class SqlView(SqlDatabase[C]):
         expected = self._marks.get(partition, -1)
         with self._session(partition, expected, reads=True) as session, session.transaction() as cursor:
             mark = self._identity.mark(cursor, partition, expected)
+            if mark == HALF:
+                raise self._half(partition)
             if mark is None or mark < expected:
                 raise ViewRegressedError(partition, mark, expected)
             try:
@@ -302,7 +307,10 @@ class SqlView(SqlDatabase[C]):
                     self._direct = max(self._direct, 1)  # what lost the connection may be what was sent ahead
                     raise
                 failed = error
-        result = work(False)
+        try:
+            result = work(False)
+        except ViewIdentityError as error:
+            raise error from failed  # which has committed a part of a transaction
         self._direct = max(self._direct - 1, 0)
         if isinstance(failed, TogetherError):
             warn_together(failed)
@@ -342,7 +350,7 @@ class SqlView(SqlDatabase[C]):
                 expected = stored
                 self._set_marks(cursor, {partition: batch.last_id})
             rows: list[KeyRow] = []
-            with self._guarded(session, together) as theirs:
+            with self._guarded(session, {partition: batch.last_id}, together) as theirs:
                 self._apply_run(to_apply(batch, expected), theirs, rows, together)
             self._store_keys(cursor, partition, expected, batch.last_id, rows)
             self._check_marks(cursor, {partition: batch.last_id})
@@ -350,8 +358,13 @@ class SqlView(SqlDatabase[C]):
         self._marks[partition] = batch.last_id
         return batch.last_id
 
-    def _guarded(self, session: Session[C], together: bool) -> AbstractContextManager[C]:
-        """The application's code runs; that of `apply_many` chooses for itself how it sends its statements."""
+    def _guarded(
+        self, session: Session[C], marks: Mapping[int, int], together: bool = False
+    ) -> AbstractContextManager[C]:
+        """The application's code runs in a transaction that has moved `marks`.
+
+        That of `apply_many` chooses for itself how it sends its statements.
+        """
         return session.foreign(deferred=together and self.apply_many is None)
 
     def _apply_run(self, run: Sequence[Transaction], cursor: C, rows: list[KeyRow], together: bool) -> None:
@@ -401,6 +414,8 @@ class SqlView(SqlDatabase[C]):
     def _mark(self, cursor: C, partition: int, *, lock: bool = False) -> int | None:
         statement = f"SELECT HIGH_WATER_MARK FROM {self._table} WHERE PARTITION_ID = ?"
         row = self._run(cursor, statement + (self._locked if lock else ""), partition).fetchone()
+        if row is not None and row[0] == HALF:
+            raise self._half(partition)
         return None if row is None else int(row[0])
 
     def _check_marks(self, cursor: C, marks: Mapping[int, int]) -> None:
@@ -412,6 +427,15 @@ class SqlView(SqlDatabase[C]):
                     f"partition {partition}: the database gave up the transaction in the middle, and `apply` or `load` "
                     "caught the error; nothing was committed. Let errors of the database pass"
                 )
+
+    def _half(self, partition: int) -> ViewIdentityError:
+        return ViewIdentityError(
+            self._where,
+            f"a part of a transaction of partition {partition}, which a procedure has committed by itself",
+            self._identity.text,
+            "leave COMMIT and what else ends a transaction out of the procedures that `apply` calls, and build the "
+            "view anew: a higher version, and rebuild=True",
+        )
 
     # ---- keys ----------------------------------------------------------------------------------------
 

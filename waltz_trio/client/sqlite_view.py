@@ -278,7 +278,20 @@ _GUARDS = ("query_only", "writable_schema", "schema_version")
 class _Cursor(sqlite3.Cursor):
     """What `apply` and `decide` get."""
 
+    connection: _Connection
     closed = False
+
+    def execute(self, *args: Any) -> _Cursor:
+        """As the module's."""
+        self.connection.check_alive()
+        super().execute(*args)
+        return self
+
+    def executemany(self, *args: Any) -> _Cursor:
+        """As the module's."""
+        self.connection.check_alive()
+        super().executemany(*args)
+        return self
 
     def close(self) -> None:
         self.closed = True
@@ -295,7 +308,19 @@ class _Connection(sqlite3.Connection):
         self._reading: weakref.WeakSet[sqlite3.Cursor | sqlite3.Blob] = weakref.WeakSet()
         super().__init__(*args, **options)
 
-    def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
+    def check_alive(self) -> None:
+        """See that the application's code still has the transaction that was begun for it.
+
+        The authorizer sees that as well, but not with a statement that is prepared already. Python begins another
+        transaction for those that begin with INSERT, UPDATE, DELETE or REPLACE, not for WITH … INSERT.
+
+        Raises:
+            sqlite3.OperationalError: what is changed now would be committed alone.
+        """
+        if self.guarded and not self.in_transaction:
+            raise sqlite3.OperationalError(_GIVEN_UP)
+
+    def cursor(self, factory: Any = _Cursor) -> Any:
         """As the module's."""
         cursor = super().cursor(factory)
         self._reading.add(cursor)
@@ -313,6 +338,7 @@ class _Connection(sqlite3.Connection):
 
     def blobopen(self, *args: Any, **options: Any) -> sqlite3.Blob:
         """As the module's."""
+        self.check_alive()
         blob = super().blobopen(*args, **options)
         self._reading.add(blob)
         return blob

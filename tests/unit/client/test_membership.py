@@ -221,6 +221,24 @@ def test_a_map_of_a_zookeeper_that_was_restored_is_taken_though_its_revision_is_
     assert server_after(ServerEntry(A, ((0, 7), (1, 5))), 3) == A
 
 
+def test_a_partition_that_was_not_heard_of_makes_no_old_map_new() -> None:
+    desk = joined(ServerEntry(A, ((0, 1),)))
+    desk.step(Open(0, -1, False))
+    desk.step(Open(1, -1, False))
+    request = ClusterInfoRequest(b"x" * 16, False, True)  # type: ignore[arg-type]
+
+    def servers_after(revision: int, *answer: ServerEntry) -> list[Endpoint | None]:
+        desk.send(info(request, *answer, revision=revision, client_id=-1), kind=RPC, server=SEED)
+        return [desk.node.status(partition, desk.now).server for partition in (0, 1)]
+
+    assert servers_after(10, ServerEntry(B, ((0, 5),))) == [B, None]
+    assert servers_after(8, ServerEntry(A, ((0, 4), (1, 3)))) == [B, None]
+    # Nor is what such a map said of it a measure for the next one.
+    assert servers_after(9, ServerEntry(A, ((0, 4), (1, 4)))) == [B, None]
+    # Where nothing is lower it is new: revisions begin anew in a ZooKeeper that was restored.
+    assert servers_after(2, ServerEntry(B, ((0, 5),)), ServerEntry(A, ((1, 4),))) == [B, A]
+
+
 def suspected(desk: Desk, limit: int = 60_000) -> int:
     """After how long the client asks another server about the cluster; B answers."""
     begin = desk.now
