@@ -2768,6 +2768,8 @@ SKIN: tuple[Mutant, ...] = (
         "            if lights:\n",
         "            if False:\n",
         ("tests/unit/server/test_append_queue.py",),
+    ),
+    Mutant(
         "a few words excuse KeyUpdates without end",
         "waltz_trio.net.overhead",
         "self._barren - size - _AROUND * records)",
