@@ -1885,11 +1885,25 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_operating_cli.py",),
     ),
     Mutant(
+        "a target that has lost its partition is waited for",
+        "waltz_trio.cli.moves",
+        "    if node is not None and node.replicas is not None and partition_id not in node.replicas:\n",
+        "    if node is None:\n",
+        ("tests/trio/test_operating_cli.py",),
+    ),
+    Mutant(
         "a sync by one name of a node takes away what another one has",
         "waltz_trio.cli.storage",
         "for name in view.names_of(storage)))",
         "for name in (storage,)))",
         ("tests/processes/test_storage_cli.py",),
+    ),
+    Mutant(
+        "a cluster without partitions passes",
+        "waltz_trio.cli.cluster",
+        "        if not chosen:\n",
+        "        if chosen is None:\n",
+        ("tests/trio/test_operating_cli.py",),
     ),
     Mutant(
         "the doctor gives up the best copy that is left",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 
-from tests.unit.operations.views import cluster
+from tests.unit.operations.views import NAMES, cluster, storage
 from waltz_core.operations import moves
 from waltz_core.operations.view import ClusterView
+from waltz_trio.cli import cluster as cli_cluster
 from waltz_trio.cli import moves as cli_moves
 from waltz_trio.cli.options import Arguments, CommandError
 
@@ -27,6 +29,17 @@ def looks(*views: ClusterView) -> Callable[..., Any]:
 
 
 # ---- moves
+
+
+def test_a_target_that_has_lost_the_partition_again_is_not_waited_for() -> None:
+    """It was, for an hour: somebody had taken it away."""
+    view = cluster()
+    assert cli_moves._is_level(0, NAMES[0], view)
+    silent = attrs.evolve(view, storages=(storage(NAMES[0], replicas=None), *map(storage, NAMES[1:])))
+    assert cli_moves._is_level(0, NAMES[0], silent), "ZooKeeper says so, and it may answer soon"
+    without = attrs.evolve(view, storages=(storage(NAMES[0], replicas={}), *map(storage, NAMES[1:])))
+    with pytest.raises(CommandError, match=f"{NAMES[0]} does not hold partition 0 any more: somebody took it away"):
+        cli_moves._is_level(0, NAMES[0], without)
 
 
 @pytest.mark.parametrize("again", [True, False])
@@ -54,3 +67,14 @@ async def test_files_are_kept_of_what_the_node_is_to_hold_again_or_under_another
         await cli_moves._carry_out(steps, tool, Arguments({"yes": ""}))
     assert done == []
     capsys.readouterr()
+
+
+# ---- cluster verify
+
+
+async def test_a_cluster_without_partitions_is_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It passed, nothing having been looked at."""
+    monkeypatch.setattr(cli_cluster, "gather", looks(cluster(num_partitions=0, partitions=())))
+    tool: Any = None
+    with pytest.raises(CommandError, match="it has no partitions: nothing was verified"):
+        await cli_cluster._verify(tool, Arguments({}))
