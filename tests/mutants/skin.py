@@ -1899,6 +1899,20 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/processes/test_storage_cli.py",),
     ),
     Mutant(
+        "a node stops under one of its names alone",
+        "operations.stopping",
+        "    storages = {name for one in named for name in view.names_of(one)}\n",
+        "    storages = named\n",
+        ("tests/unit/operations/test_stopping.py",),
+    ),
+    Mutant(
+        "a node under two names is two that are left",
+        "operations.stopping",
+        "        if verdict is Verdict.YES and twins:\n",
+        "        if verdict is None:\n",
+        ("tests/unit/operations/test_stopping.py",),
+    ),
+    Mutant(
         "a cluster without partitions passes",
         "waltz_trio.cli.cluster",
         "        if not chosen:\n",
