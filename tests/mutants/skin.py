@@ -1767,7 +1767,7 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "the doctor passes over a name in ZooKeeper that cannot be read",
         "operations.diagnosis",
-        "    _unreadable_names,\n",
+        "    unreadable_names,\n",
         "",
         ("tests/unit/operations/test_diagnosis.py",),
     ),
@@ -1897,6 +1897,20 @@ SKIN: tuple[Mutant, ...] = (
         "for name in view.names_of(storage)))",
         "for name in (storage,)))",
         ("tests/processes/test_storage_cli.py",),
+    ),
+    Mutant(
+        "the doctor takes the last replica of a group away",
+        "operations.names",
+        "    last = holds - peers if group is not None else set[int]()\n",
+        "    last = set[int]()\n",
+        ("tests/unit/operations/test_diagnosis.py",),
+    ),
+    Mutant(
+        "the doctor drops a copy with the name that it takes out",
+        "operations.names",
+        "    own = holds.difference(replicas.get(other, ())) if other else set[int]()\n",
+        "    own = set[int]()\n",
+        ("tests/unit/operations/test_diagnosis.py",),
     ),
     Mutant(
         "a node stops under one of its names alone",
