@@ -1927,6 +1927,20 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/unit/operations/test_stopping.py",),
     ),
     Mutant(
+        "a walk of which a replaced node alone is left has restarted everything",
+        "waltz_trio.cli.restart_plan",
+        "    elif not restarted:",
+        "    elif walk is None:",
+        ("tests/trio/test_operating_cli.py",),
+    ),
+    Mutant(
+        "a node that was replaced meanwhile is waited for",
+        "waltz_trio.cli.restart_plan",
+        "reasons = () if has_left(view, step) else tuple(",
+        "reasons = tuple(",
+        ("tests/trio/test_operating_cli.py",),
+    ),
+    Mutant(
         "a cluster without partitions passes",
         "waltz_trio.cli.cluster",
         "        if not chosen:\n",
