@@ -1948,6 +1948,27 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_operating_cli.py",),
     ),
     Mutant(
+        "a file that is gone from a store is one that did not answer",
+        "waltz_spark.audit.scan",
+        "    return isinstance(error, UnreachableError) and not gone and not",
+        "    return isinstance(error, UnreachableError) and not",
+        ("tests/spark/test_objects.py",),
+    ),
+    Mutant(
+        "a name in ZooKeeper that cannot be read ends all readers",
+        "waltz_spark.read.cluster",
+        "        with contextlib.suppress(ConfigError):\n            yield",
+        "        if storage:\n            yield",
+        ("tests/spark/test_live.py",),
+    ),
+    Mutant(
+        "a file of a local archive that cannot be read is one that did not answer",
+        "waltz_spark.base.planning",
+        'isinstance(place, FilePlace) or (isinstance(place, ArchivePlace) and "://" not in place.root)',
+        "isinstance(place, FilePlace)",
+        ("tests/spark/test_archive.py",),
+    ),
+    Mutant(
         "the doctor gives up the best copy that is left",
         "operations.replicas",
         "    if sound < majority(len(view.replicas_of(replica.partition_id))):",
