@@ -1962,6 +1962,13 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/spark/test_live.py",),
     ),
     Mutant(
+        "a trust store of older authorities stays",
+        "waltz_trio.cli.certificates",
+        "    if path.exists() and is_trust_store_of(path.read_bytes(), authorities, _TRUST_PASSWORD):\n",
+        "    if path.exists():\n",
+        ("tests/trio/test_certificates.py",),
+    ),
+    Mutant(
         "a file of a local archive that cannot be read is one that did not answer",
         "waltz_spark.base.planning",
         'isinstance(place, FilePlace) or (isinstance(place, ArchivePlace) and "://" not in place.root)',
