@@ -2058,8 +2058,8 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "files of a replica are released while a session still counts on it",
         "operations.moves",
-        "        if source not in view.replicas_of(partition_id):\n            yield AwaitWithout(source, partition_id)\n",
-        "        if source not in view.replicas_of(partition_id):\n",
+        "        yield AwaitWithout(source, partition_id)\n        yield Release(source, partition_id)\n",
+        "        yield Release(source, partition_id)\n",
         _MOVES,
     ),
     Mutant(

@@ -237,6 +237,27 @@ def test_a_name_in_zookeeper_that_cannot_be_read_stops_no_other_partition(cluste
 
 
 @ONE_NODE
+def test_a_node_under_two_names_keeps_what_either_of_them_is_assigned(cluster: Cluster, run: Run) -> None:
+    """The name without partitions told it to give everything up."""
+    run("sync-partitions")
+    first = admin_of(cluster, 0)
+    port, name = int(first.rpartition(":")[2]), f"localhost:{data_port(cluster, 0)}"
+
+    async def write() -> None:
+        async with open_cluster(Config.load(cluster.tools_file)) as (zk, paths):
+            await change_store(zk, paths, lambda maps, _: add_storage_node(maps, name, 0, port), lambda stat: None)
+
+    trio.run(write)
+    own, tools = f"127.0.0.1:{data_port(cluster, 0)}", ("-c", str(cluster.tools_file))
+    for words in ((), ("assign-partition", "-s", name, "-p", "1"), ("unassign-partition", "-s", own, "-p", "1")):
+        if words:
+            cluster.tool("zookeeper", words[0], *tools, *words[1:])
+        assert run("sync-partitions") == (0, "", "")
+        held = json.loads(run("list", "-s", first, "-j")[1])["nodes"][0]["partitions"]
+        assert [each["partition"] for each in held] == [0, 1, 2]
+
+
+@ONE_NODE
 def test_availability_and_the_highest_id(cluster: Cluster, run: Run) -> None:
     first = admin_of(cluster, 0)
     run("sync-partitions")

@@ -199,6 +199,27 @@ def test_a_scan_of_an_archive_that_goes_on_behind_a_directory_has_read_all_there
     assert (report.verdict, report.left_out, str(report.coverage)[:26]) == ("passed", 0, "100 of 100 records (100 %)")
 
 
+def test_a_scan_of_a_local_archive_with_a_file_that_is_gone_or_cannot_be_read_fails(root: str, tmp_path: Path) -> None:
+    """It called that unproven, as if a store had not answered."""
+    make_log(tmp_path / "log", [random_payloads(100)])
+    archive(tmp_path / "log", root)
+    options = parse_options({"archive": root, "retries": "1"})
+    assert scan(options, HERE).verdict == "passed"
+    path = Path(root) / read_archive(root).files[0].path
+    content = path.read_bytes()
+    path.unlink()
+    for way in ("gone", "a loop", "short"):
+        if way == "a loop":  # as one without rights, which the user of a test may have
+            path.symlink_to(path)
+        elif way == "short":
+            path.unlink()
+            path.write_bytes(content[:-1])
+        report = scan(options, HERE)
+        assert report.verdict == "failed"
+        assert path.name in report.partitions[0].problems[0]
+        assert not report.partitions[0].unread
+
+
 def test_a_later_run_adds_what_is_new_and_a_rerun_adds_nothing(log: Path, root: str, tmp_path: Path) -> None:
     assert archive(log, root, partial=False).record_count == 1200
     assert archive(log, root, partial=False).record_count == 0

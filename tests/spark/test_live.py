@@ -258,13 +258,28 @@ def test_a_node_that_zookeeper_knows_by_two_names_is_one_replica_of_those_that_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names = ("127.0.0.1:7", "localhost:7", "127.0.0.2:7")
+    places, count = seen_in_zookeeper(monkeypatch, names)
+    assert (places, count) == (["127.0.0.1:8", "127.0.0.2:8"], 3), "two of three are a majority"
+
+
+def test_a_name_in_zookeeper_that_cannot_be_read_stops_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.13.2 writes such names; each reader ended by it, though nothing is assigned there."""
+    for names in (("127.0.0.1:7",), ("127.0.0.1:7", "127.0.0.1:70000")):
+        places, count = seen_in_zookeeper(monkeypatch, names, (*names, "127.0.0.1:70000", "nowhere"))
+        assert (places, count) == (["127.0.0.1:8"], len(names))
+
+
+def seen_in_zookeeper(
+    monkeypatch: pytest.MonkeyPatch, replicas: tuple[str, ...], known: tuple[str, ...] = ()
+) -> tuple[list[str], int]:
+    """Where the replicas of a partition are read, and how many it has, by what stands in ZooKeeper."""
     dump = SimpleNamespace(
         store=SimpleNamespace(key=bytes(range(16)), num_partitions=1),
         servers=(),
         assignment=SimpleNamespace(servers=()),
         maps=SimpleNamespace(
-            connections=SimpleNamespace(connections=tuple((name, 8) for name in names)),
-            replicas=SimpleNamespace(storages_of=lambda partition: names),
+            connections=SimpleNamespace(connections=tuple((name, 8) for name in known or replicas)),
+            replicas=SimpleNamespace(storages_of=lambda partition: replicas),
         ),
         partitions=(None,),
     )
@@ -280,7 +295,7 @@ def test_a_node_that_zookeeper_knows_by_two_names_is_one_replica_of_those_that_a
     monkeypatch.setattr(cluster_module, "read_cluster", read_dump)
     live = Cluster(parse_options({"zookeeper": "127.0.0.1:1", "clusterRoot": "/w"}))
     places = [str(place.endpoint) for place in live.places(0, 3, "storage") if isinstance(place, StoragePlace)]
-    assert (places, live.replica_count(0)) == (["127.0.0.1:8", "127.0.0.2:8"], 3), "two of three are a majority"
+    return places, live.replica_count(0)
 
 
 async def test_a_stream_follows_a_running_cluster(tmp_path: Path) -> None:

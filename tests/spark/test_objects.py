@@ -35,7 +35,7 @@ from waltz_spark.archive.archive import (
 )
 from waltz_spark.archive.restore import restore
 from waltz_spark.audit.audit import run_audit
-from waltz_spark.audit.coverage import PASSED, UNPROVEN
+from waltz_spark.audit.coverage import FAILED, PASSED, UNPROVEN
 from waltz_spark.audit.scan import scan
 from waltz_spark.base.errors import ArchiveError, UnreachableError
 from waltz_spark.base.objects import RemoteStore, open_store
@@ -264,6 +264,17 @@ def test_a_scan_of_an_archive_that_does_not_answer_is_unproven_and_says_why(
         report = scan(options, HERE)
         assert (report.verdict, report.partitions[0].problems) == (verdict, ())
         assert ("SlowDown" in "".join(report.partitions[0].unread)) == (verdict == UNPROVEN)
+
+
+def test_a_scan_of_a_remote_archive_without_one_of_its_files_fails(
+    vault: tuple[str, ArchiveState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, state = vault
+    monkeypatch.setattr("waltz_spark.read.inventory.open_store", lambda root: open_store(directory))
+    monkeypatch.setattr(manifest.Reader, "read", lambda self: state)
+    (Path(directory) / state.files[0].path).unlink()
+    report = scan(parse_options({"archive": "slow://vault", "retries": "1"}), HERE)
+    assert (report.verdict, report.partitions[0].unread) == (FAILED, ())
 
 
 def test_what_is_not_there_or_damaged_is_a_problem_in_a_remote_store_too(vault: tuple[str, ArchiveState]) -> None:

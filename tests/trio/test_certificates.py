@@ -183,8 +183,6 @@ def test_a_directory_that_trusts_an_older_authority_too_signs_with_its_own(folde
     assert waltz(["certificates", "make", str(new), "--client", "orders"]) == 0
     both = (folder / "ca.pem").read_bytes() + (new / "ca.pem").read_bytes()
     (new / "ca.pem").write_bytes(both)
-    (new / "trust.p12").unlink()
-
     assert waltz(["certificates", "make", str(new), "--server", f"s1={HOSTS}"]) == 0
     assert waltz(["certificates", "list", str(new)]) == 0
     authority = x509.load_pem_x509_certificates(both)[1]
@@ -192,6 +190,16 @@ def test_a_directory_that_trusts_an_older_authority_too_signs_with_its_own(folde
     trusted = pkcs12.load_pkcs12((new / "trust.p12").read_bytes(), b"changeit").additional_certs
     assert [each.certificate for each in trusted] == x509.load_pem_x509_certificates(both)
     ClientTls(tls_settings(Config.load(str(new / "orders.java.yml")), "client.ssl."))
+
+    own = certificates.trust_store(both, "a password of the operator's")
+    for kept in (own, (new / "trust.p12").read_bytes()):
+        (new / "trust.p12").write_bytes(kept)
+        assert waltz(["certificates", "make", str(new)]) == 0
+        assert (new / "trust.p12").read_bytes() == kept
+    (new / "ca.pem").write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    assert waltz(["certificates", "make", str(new)]) == 0
+    trusted = pkcs12.load_pkcs12((new / "trust.p12").read_bytes(), b"changeit").additional_certs
+    assert [each.certificate for each in trusted] == [authority]
 
 
 def test_an_authority_that_has_ended_or_lost_its_key_is_named(

@@ -10,17 +10,15 @@ up is advised only when a recovery has waited for `LAST_RESORT_AFTER_MS`, longer
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator
-from itertools import chain, combinations
+from itertools import chain
 
-from waltz_core.base.errors import ConfigError
-from waltz_core.base.ids import parse_endpoint
 from waltz_core.base.quorum import majority
 from waltz_core.operations import findings
 from waltz_core.operations.archives import archives, uncovered
 from waltz_core.operations.doors import gateways
 from waltz_core.operations.findings import Finding, fold, ranges_text
+from waltz_core.operations.names import readable, same_nodes, unreadable_names
 from waltz_core.operations.regions import proxies
 from waltz_core.operations.replicas import lags, replicas
 from waltz_core.operations.view import ClusterView, ServerView, StorageView
@@ -81,7 +79,7 @@ def _storage_nodes(view: ClusterView) -> Iterator[Finding]:
             about=(findings.storage(node.name),),
         )
     for node in view.storages:
-        if node.foreign_key or not _readable(node.name):
+        if node.foreign_key or not readable(node.name):
             continue
         if not node.admin:
             group = dict(view.maps.groups.groups).get(node.name, "GROUP")
@@ -127,53 +125,6 @@ def _storage_nodes(view: ClusterView) -> Iterator[Finding]:
                 about=(findings.storage(node.name),) if node.data_problem else (),
                 because=(findings.port(node.name),),
             )
-
-
-def _unreadable_names(view: ClusterView) -> Iterator[Finding]:
-    """Nothing reaches such a node; one that 0.13.2, or a hand, has written."""
-    for node in view.storages:
-        if _readable(node.name):
-            continue
-        yield Finding(
-            "unreadable-storage-node",
-            f"the name of a storage node in ZooKeeper cannot be read: expected host:port, found {node.name!r}",
-            _taken_out(view, node.name),
-            about=(findings.storage(node.name),),
-        )
-
-
-def _same_nodes(view: ClusterView) -> Iterator[Finding]:
-    """A node that counts as two makes a majority with itself."""
-    holds = {name: len(partitions) for name, partitions in view.maps.replicas.replicas}
-    for first, second in combinations(view.storages, 2):
-        if first.is_same_node(second):
-            surplus = first if holds.get(first.name, 0) < holds.get(second.name, 0) else second
-            yield Finding(
-                "same-node",
-                f"{first.name} and {second.name} are one storage node under two names: what both hold has one copy "
-                "there, and counts as two",
-                _taken_out(view, surplus.name),
-                about=(findings.storage(surplus.name),),
-            )
-
-
-def _taken_out(view: ClusterView, storage: str) -> str:
-    """How a name of a storage node leaves ZooKeeper."""
-    name = shlex.quote(storage)
-    command = f"waltz zookeeper remove-storage-node -c CONFIG -s {name}"
-    holds = sorted(dict(view.maps.replicas.replicas).get(storage, ()))
-    if holds:  # such a node cannot be removed
-        listed = ",".join(map(str, holds))
-        command = f"waltz zookeeper unassign-partition -c CONFIG -s {name} -p {listed}; {command}"
-    return command
-
-
-def _readable(name: str) -> bool:
-    try:
-        parse_endpoint(name)
-    except ConfigError:
-        return False
-    return True
 
 
 def _servers(view: ClusterView) -> Iterator[Finding]:
@@ -577,8 +528,8 @@ def _reach(trouble: Trouble | None) -> str:
 
 _RULES: tuple[Callable[[ClusterView], Iterator[Finding]], ...] = (
     _certificates,
-    _unreadable_names,
-    _same_nodes,
+    unreadable_names,
+    same_nodes,
     _storage_nodes,
     _servers,
     _clocks,

@@ -124,7 +124,8 @@ def move(view: ClusterView, partitions: Sequence[int], source: str, target: str)
 
     Raises:
         ClusterError: a node is unknown, the two are in different groups, the target does not answer, a partition is on
-            neither of them, or too few of its replicas are there to do without the source.
+            neither of them, the target is one of its replicas under another name, or too few of those are there to do
+            without the source.
     """
     _check_pair(view, source, target)
     steps: list[Step] = []
@@ -140,6 +141,7 @@ def move(view: ClusterView, partitions: Sequence[int], source: str, target: str)
 def _move_one(view: ClusterView, partition_id: int, source: str, target: str) -> Iterator[Step]:
     assigned = view.replicas_of(partition_id)
     held = _held(view, source)
+    _check_new_copy(view, partition_id, target)
     if partition_id not in (_held(view, target) or ()):
         yield Take(target, partition_id)
     if target not in assigned and held is None:
@@ -154,7 +156,13 @@ def _move_one(view: ClusterView, partition_id: int, source: str, target: str) ->
     if source in assigned:
         yield from _settle(view, partition_id, source, target)
         yield Unassign(source, partition_id)
-    if held is not None and partition_id in held:
+    yield from _given_up(view, partition_id, source)
+
+
+def _given_up(view: ClusterView, partition_id: int, source: str) -> Iterator[Step]:
+    """How a node gives up what it holds, if it is not to hold it under another name."""
+    others = view.names_of(source) - {source}
+    if partition_id in (_held(view, source) or ()) and others.isdisjoint(view.replicas_of(partition_id)):
         yield AwaitWithout(source, partition_id)
         yield Release(source, partition_id)
 
@@ -211,19 +219,18 @@ def drain(view: ClusterView, source: str) -> tuple[Step, ...]:
     loads = {
         name: len(partitions)
         for name, partitions in view.maps.replicas.replicas
-        if name != source
-        and groups.get(name) == groups[source]
-        and _held(view, name) is not None
-        and not _is_alias(view, name, source)
+        if name != source and groups.get(name) == groups[source] and _held(view, name) is not None
     }
     steps: list[Step] = []
     for partition_id in dict(view.maps.replicas.replicas).get(source, ()):
-        begun = [name for name in loads if name in view.replicas_of(partition_id)]
-        free = begun or sorted(loads, key=lambda name: (loads[name], name))
+        assigned = view.replicas_of(partition_id)
+        others = [name for name in loads if not any(_is_alias(view, name, holder) for holder in assigned)]
+        begun = [name for name in others if name in assigned]
+        free = begun or sorted(others, key=lambda name: (loads[name], name))
         if not free:
             raise ClusterError(
-                f"no other storage node of group {groups[source]} answers: partition {partition_id} has nowhere to go; "
-                "add a node to the group first: waltz storage add-node"
+                f"no other storage node of group {groups[source]} answers and has no copy of its own: partition "
+                f"{partition_id} has nowhere to go; add a node to the group first: waltz storage add-node"
             )
         loads[free[0]] += free[0] not in begun
         steps += _move_one(view, partition_id, source, free[0])
@@ -235,8 +242,7 @@ def _leftovers(view: ClusterView, source: str) -> Iterator[Step]:
     """What a node still holds though ZooKeeper has it elsewhere already."""
     for partition_id in sorted(_held(view, source) or ()):
         if source not in view.replicas_of(partition_id):
-            yield AwaitWithout(source, partition_id)
-            yield Release(source, partition_id)
+            yield from _given_up(view, partition_id, source)
 
 
 def replace(view: ClusterView, source: str, target: str, admin_port: int | None) -> tuple[Step, ...]:
@@ -268,7 +274,8 @@ def add(view: ClusterView, storage: str, admin_port: int, group: int, partitions
     """Steps that are left to have a new node hold partitions, as one more replica of each.
 
     Raises:
-        ClusterError: the node is known with another group or admin port, or a partition does not exist.
+        ClusterError: the node is known with another group or admin port, it holds a partition under another name, or a
+            partition does not exist.
     """
     known = dict(view.maps.groups.groups).get(storage)
     known_as = known, dict(view.maps.connections.connections).get(storage)
@@ -282,6 +289,7 @@ def add(view: ClusterView, storage: str, admin_port: int, group: int, partitions
         raise ClusterError(f"{storage} does not answer: {node.admin_problem if node else 'unknown'}")
     for partition_id in partitions:
         _check_partition(view, partition_id)
+        _check_new_copy(view, partition_id, storage)
         assigned = storage in view.replicas_of(partition_id)
         if partition_id not in (_held(view, storage) or ()):
             steps.append(Take(storage, partition_id))
@@ -311,13 +319,17 @@ def change_of(step: AddNode | Assign | Swap | Unassign | RemoveNode) -> Callable
 
 
 def is_without(view: ClusterView, partition_id: int, storage: str) -> bool:
-    """Whether the session of a partition does not know a node, and is served."""
+    """Whether the session of a partition does not know a node, and is served.
+
+    Nor may it know the node under another name that is not assigned any more: its files are given up for all names.
+    """
     metadata = view.partitions[partition_id]
+    names = {storage, *view.names_of(storage).difference(view.replicas_of(partition_id))}
     served = any((server.health or {}).get(partition_id) for server in view.servers)
     return (
         served
         and metadata is not None
-        and all(state.replica_id.storage != storage for state in metadata.replica_states)
+        and all(state.replica_id.storage not in names for state in metadata.replica_states)
     )
 
 
@@ -362,9 +374,18 @@ def check_other_node(view: ClusterView, first: str, second: str) -> None:
         )
 
 
+def _check_new_copy(view: ClusterView, partition_id: int, target: str) -> None:
+    """See that a node is no replica of a partition under another name: what it has would count as two copies.
+
+    Raises:
+        ClusterError: it is one.
+    """
+    for holder in view.replicas_of(partition_id):
+        check_other_node(view, holder, target)
+
+
 def _is_alias(view: ClusterView, first: str, second: str) -> bool:
-    one, other = view.storage(first), view.storage(second)
-    return first != second and one is not None and other is not None and one.is_same_node(other)
+    return first != second and second in view.names_of(first)
 
 
 def _check_partition(view: ClusterView, partition_id: int) -> None:

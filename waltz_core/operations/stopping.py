@@ -101,13 +101,15 @@ def may_stop(view: ClusterView, nodes: Sequence[str], marks: Mapping[int, int]) 
 
     Args:
         view: of now.
-        nodes: `host:port` of storage nodes (data or admin port) and servers; a host alone is everything on it.
+        nodes: `host:port` of storage nodes (data or admin port) and servers; a host alone is everything on it. A node
+            stops under all of its names.
         marks: `committed_marks` of an earlier look.
 
     Raises:
         ClusterError: a node is not of this cluster.
     """
-    storages, servers = named_nodes(view, nodes)
+    named, servers = named_nodes(view, nodes)
+    storages = {name for one in named for name in view.names_of(one)}
     left = tuple(server for server in view.servers if server.name not in servers)
     concerned = (
         partition_id
@@ -165,18 +167,7 @@ def _after(
             troubles.append((Verdict.UNKNOWN, f"server {server.name} would have to serve it, and is in doubt: {why}"))
 
     names = view.replicas_of(partition_id)
-    left: list[str] = []
-    missing: list[tuple[str, str]] = []
-    unknown: list[tuple[str, str]] = []
-    for name in names:
-        if name in storages:
-            missing.append((name, "stopped"))
-            continue
-        verdict, why = _replica(view, partition_id, name, hosts, marks.get(partition_id))
-        if verdict is Verdict.YES:
-            left.append(name)
-        else:
-            (missing if verdict is Verdict.NO else unknown).append((name, why))
+    left, missing, unknown = _judged(view, partition_id, storages, hosts, marks.get(partition_id))
     # Where the log ends is decided among the replicas of the last session, of those that are still assigned.
     needed = majority(max(len(names), len(view.named_in(partition_id))))
     if len(left) < needed:
@@ -196,6 +187,28 @@ def _after(
         tuple(unknown),
         tuple(dict.fromkeys(text for _, text in troubles)),
     )
+
+
+def _judged(
+    view: ClusterView, partition_id: int, storages: Collection[str], hosts: Sequence[ServerView], mark: int | None
+) -> tuple[list[str], list[tuple[str, str]], list[tuple[str, str]]]:
+    """Replicas that would be left, those that would not, and those that could not be judged."""
+    left: list[str] = []
+    missing: list[tuple[str, str]] = []
+    unknown: list[tuple[str, str]] = []
+    for name in view.replicas_of(partition_id):
+        if name in storages:
+            missing.append((name, "stopped"))
+            continue
+        verdict, why = _replica(view, partition_id, name, hosts, mark)
+        twins = view.names_of(name).intersection(left)
+        if verdict is Verdict.YES and twins:
+            verdict, why = Verdict.NO, f"is {min(twins)} under another name, which counts once"
+        if verdict is Verdict.YES:
+            left.append(name)
+        else:
+            (missing if verdict is Verdict.NO else unknown).append((name, why))
+    return left, missing, unknown
 
 
 def _serving(view: ClusterView, partition_id: int) -> Iterator[tuple[Verdict, str]]:

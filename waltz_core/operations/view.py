@@ -206,3 +206,9 @@ class ClusterView:
     def storage(self, name: str) -> StorageView | None:
         """A storage node."""
         return next((storage for storage in self.storages if storage.name == name), None)
+
+    def names_of(self, name: str) -> frozenset[str]:
+        """The names in ZooKeeper of the one storage node that a name is of, this one among them."""
+        node = self.storage(name)
+        others = () if node is None else (other.name for other in self.storages if other.is_same_node(node))
+        return frozenset((name, *others))

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from waltz_core.base.record import record
 from waltz_spark.base.errors import ArchiveError, PipelineError, UnreachableError
 from waltz_spark.base.objects import Store, open_store
-from waltz_spark.base.planning import ArchivePlace, FilePlace, Range, clip
+from waltz_spark.base.planning import ArchivePlace, FilePlace, Range, clip, is_local
 from waltz_spark.base.runners import OnProgress, Runner
 from waltz_spark.read.inventory import Inventory, Look
 from waltz_spark.read.options import Options, check_number
@@ -533,7 +533,7 @@ def _verify_own(check: Check, problems: list[str]) -> str:
         if digest != file.sha256:
             problems.append(f"{file.path}: digest {digest}, the manifest says {file.sha256}")
     except PipelineError as error:
-        missing = "://" not in check.root or isinstance(error.__cause__, FileNotFoundError)
+        missing = is_local(file.place(check.root)) or isinstance(error.__cause__, FileNotFoundError)
         if isinstance(error, UnreachableError) and not missing:
             raise
         problems.append(f"{file.path}: {error}")

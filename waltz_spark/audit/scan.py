@@ -9,7 +9,7 @@ from waltz_core.base.record import record
 from waltz_spark.audit.coverage import FAILED, PASSED, UNPROVEN, Coverage, worst
 from waltz_spark.base import planning
 from waltz_spark.base.errors import PipelineError, UnreachableError
-from waltz_spark.base.planning import FilePlace, Range
+from waltz_spark.base.planning import Range, is_local, is_remote
 from waltz_spark.base.runners import OnProgress, Runner
 from waltz_spark.read.inventory import Look, plan_reading
 from waltz_spark.read.options import Options
@@ -100,9 +100,10 @@ class ScanReport:
 
 
 def is_unread(error: PipelineError, ranges: Sequence[Range]) -> bool:
-    """A node that does not answer, or lags, proves nothing; a file that ends too early is damage."""
-    local = all(isinstance(place, FilePlace) for span in ranges for place in span.places)
-    return isinstance(error, UnreachableError) and not local
+    """A node or store that does not answer, or lags, proves nothing; a file that is gone, or ends early, is damage."""
+    places = [place for span in ranges for place in span.places]
+    gone = isinstance(error.__cause__, FileNotFoundError) and not any(map(is_remote, places))
+    return isinstance(error, UnreachableError) and not gone and not all(map(is_local, places))
 
 
 def scan_ranges(task: ScanTask) -> list[Read]:

@@ -71,6 +71,16 @@ class ServerPlace:
 Place = FilePlace | ArchivePlace | StoragePlace | ServerPlace
 
 
+def is_remote(place: Place) -> bool:
+    """Whether it is a process that serves records, and may not answer."""
+    return isinstance(place, StoragePlace | ServerPlace)
+
+
+def is_local(place: Place) -> bool:
+    """Whether it is a file of this machine: one that cannot be read is damaged, and not silent."""
+    return isinstance(place, FilePlace) or (isinstance(place, ArchivePlace) and "://" not in place.root)
+
+
 @record
 class Range:
     """Ids `start .. end - 1` of a partition and where they are, best place first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 from urllib.parse import urlencode
 from uuid import UUID
@@ -172,6 +172,13 @@ def addresses_of(endpoint: Endpoint) -> frozenset[str]:
     return frozenset(str(address[0]) for *_, address in answers)
 
 
+def _admin_endpoints(connections: Iterable[tuple[str, int]]) -> Iterator[tuple[str, Endpoint]]:
+    """Names of storage nodes and where they are asked; nothing is at a name that cannot be read, as of 0.13.2."""
+    for storage, port in sorted(connections):
+        with contextlib.suppress(ConfigError):
+            yield storage, Endpoint(parse_endpoint(storage).host, port)
+
+
 class Cluster:
     """Asks servers for marks; reads the map again when one of them does not answer.
 
@@ -277,12 +284,9 @@ class Cluster:
         for entry in dump.assignment.servers:
             if entry.server_id in endpoints:
                 servers.update((partition, endpoints[entry.server_id]) for partition, _ in entry.partitions)
-        admin_ports = dict(dump.maps.connections.connections)
         nodes = self._given_nodes()
         if not self._options.admin_endpoints:
-            known = {
-                storage: Endpoint(parse_endpoint(storage).host, port) for storage, port in sorted(admin_ports.items())
-            }
+            known = dict(_admin_endpoints(dump.maps.connections.connections))
             named = self._one_name_each(known.values())
             nodes = tuple(
                 tuple(

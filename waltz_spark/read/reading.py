@@ -24,7 +24,16 @@ from waltz_core.storage.segment import HEADER_SIZE
 from waltz_core.wire import client_messages
 from waltz_core.wire.client_codec import EXTENDED
 from waltz_spark.base.errors import DataLossError, PipelineError, RecordDamagedError, UnreachableError
-from waltz_spark.base.planning import ArchivePlace, FilePlace, Place, Range, ServerPlace, StoragePlace, clip
+from waltz_spark.base.planning import (
+    ArchivePlace,
+    FilePlace,
+    Place,
+    Range,
+    ServerPlace,
+    StoragePlace,
+    clip,
+    is_remote,
+)
 from waltz_spark.read.ports import AdminPort, ClientPort, record_places
 from waltz_spark.records.blocks import Block
 from waltz_spark.records.columns import Shape
@@ -98,15 +107,11 @@ def _persist(part: Range, patience: Patience, pieces: Callable[[Place, int], Ite
             if next_id == part.end:
                 return
             problems.append(UnreachableError(f"{_name(place)} has nothing from id {next_id} on"))
-        hope = any(isinstance(problem, UnreachableError) for problem in problems) and any(map(_is_remote, part.places))
+        hope = any(isinstance(problem, UnreachableError) for problem in problems) and any(map(is_remote, part.places))
         if not hope or time.monotonic() - progressed > patience.limit:
             raise _worst(problems)
         time.sleep(min(_PAUSE_MAX, _PAUSE * 2**failures))
         failures += 1
-
-
-def _is_remote(place: Place) -> bool:
-    return isinstance(place, StoragePlace | ServerPlace)
 
 
 def _worst(problems: Sequence[PipelineError]) -> PipelineError:

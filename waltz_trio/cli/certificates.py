@@ -9,7 +9,8 @@ Everything lies in one directory, so that it can be made again, extended and ren
     NAME.keys.yml           what to put into its configuration
     NAME.p12, trust.p12, NAME.java.yml    the same for a process of 0.13.2, which reads key stores only
 
-What exists is kept. Only `renew` replaces anything, and it replaces certificates.
+What exists is kept. Only `renew` replaces anything, and it replaces certificates; but trust.p12 is made again where
+ca.pem holds other authorities.
 """
 
 from __future__ import annotations
@@ -36,7 +37,15 @@ from waltz_core.base.errors import ConfigError
 from waltz_trio.base import durable
 from waltz_trio.cli.help import Lines, Parser, as_object, whole_number
 from waltz_trio.config.roles import read_roles
-from waltz_trio.net.certificates import authority_of, host_names, issue, key_store, make_ca, trust_store
+from waltz_trio.net.certificates import (
+    authority_of,
+    host_names,
+    is_trust_store_of,
+    issue,
+    key_store,
+    make_ca,
+    trust_store,
+)
 from waltz_trio.net.key_pair import KeyPair
 
 DAYS = 365
@@ -154,7 +163,7 @@ def _make(arguments: argparse.Namespace) -> int:
     for process in wanted:
         _check(folder, authority, process)
     rules = _missing_rules(folder / "roles.yml", wanted)
-    made = ["ca.pem"] if fresh else []
+    made = [*(["ca.pem"] if fresh else []), *_write_trust(folder)]
     for process in wanted:
         path = folder / f"{process.name}.pem"
         if not path.exists():
@@ -285,10 +294,6 @@ def _write_missing(folder: Path, place: Path, process: _Wanted) -> list[str]:
         _write(folder / f"{process.name}.keys.yml", yaml.safe_dump({**keys, **shared}, sort_keys=False).encode())
         made.append(f"{process.name}.keys.yml")
     java = folder / f"{process.name}.java.yml"
-    trust = folder / "trust.p12"
-    if not trust.exists():
-        _write(trust, trust_store((folder / "ca.pem").read_bytes(), _TRUST_PASSWORD), 0o644)
-        made.append("trust.p12")
     if not java.exists():
         stores = {
             f"{prefix}keyStore.location": str(place / f"{process.name}.p12"),
@@ -308,8 +313,17 @@ def _write_missing(folder: Path, place: Path, process: _Wanted) -> list[str]:
     return made
 
 
+def _write_trust(folder: Path) -> list[str]:
+    """The trust store of all authorities of `ca.pem`, if there is none or one of others; its name if it was written."""
+    path, authorities = folder / "trust.p12", (folder / "ca.pem").read_bytes()
+    if path.exists() and is_trust_store_of(path.read_bytes(), authorities, _TRUST_PASSWORD):
+        return []
+    _write(path, trust_store(authorities, _TRUST_PASSWORD), 0o644)
+    return [path.name]
+
+
 _TRUST_PASSWORD = "changeit"
-"""Of the trust store, which holds the authority's certificate alone."""
+"""Of the trust store, which holds certificates of authorities alone."""
 
 
 def _write_key_store(folder: Path, name: str, pair: KeyPair) -> None:

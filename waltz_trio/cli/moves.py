@@ -33,8 +33,7 @@ _LEFT = "What was done stays done; the same command again goes on from here, and
 
 _FORM = "Storage must be in format of host:port"
 
-_FINAL = (moves.Swap, moves.Unassign, moves.RemoveNode)  # after which a replica, or a node, has no say any more
-_TAKING = (*_FINAL, moves.Release)
+_TAKING = (moves.Swap, moves.Unassign, moves.Release, moves.RemoveNode)  # after which something is not there any more
 
 Plan = Callable[[ClusterView], tuple[Step, ...]]
 
@@ -59,7 +58,7 @@ async def _carry_out(plan: Plan, tool: Tool, arguments: Arguments, entering: End
         for number, step in enumerate(steps, start=1):
             print(f"[{number}/{len(steps)}] {describe(step)} ...", file=told, flush=True)
             try:
-                if isinstance(step, _FINAL):  # an hour may have passed since the plan was made
+                if isinstance(step, _TAKING):  # an hour may have passed since the plan was made
                     _check_still_planned(step, plan(await gather(tool, certificates=False)))
                 await _audited(tool, step, patience, delete=arguments.flag("delete-storage-files"))
             except (WaltzError, OSError) as error:
@@ -69,12 +68,13 @@ async def _carry_out(plan: Plan, tool: Tool, arguments: Arguments, entering: End
 
 
 def _check_still_planned(step: Step, steps: Sequence[Step]) -> None:
-    """See that a replica, or a node, can still be done without.
+    """See that a replica, its files, or a node, can still be done without.
 
     Raises:
         CommandError: it is not to be taken away any more.
     """
-    if step not in steps:
+    again = isinstance(step, moves.Release) and moves.Unassign(step.storage, step.partition_id) in steps
+    if again or step not in steps:
         raise CommandError("the cluster is not as it was when this was planned: nothing was taken away")
 
 

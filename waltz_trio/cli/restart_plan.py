@@ -19,6 +19,7 @@ from waltz_core.operations.restart import (
     Next,
     Progress,
     Step,
+    has_left,
     marked,
     next_move,
     not_back,
@@ -122,10 +123,15 @@ class _Walk:
         self._marks = committed_marks(view)
         return move
 
+    @property
+    def staying(self) -> int:
+        """How many of its nodes are in the cluster at the last look."""
+        return len(self.steps) - sum(self._view is not None and has_left(self._view, step) for step in self.steps)
+
     async def missing(self, step: Step) -> tuple[str, ...]:
-        """What a restarted node still lacks."""
+        """What a restarted node still lacks; nothing if it has left the cluster meanwhile."""
         view = await self._gather()
-        reasons = tuple(not_back(view, step, self._marks))
+        reasons = () if has_left(view, step) else tuple(not_back(view, step, self._marks))
         self._marks = committed_marks(view)
         return reasons
 
@@ -172,7 +178,7 @@ def _left(walk: _Walk, path: Path) -> str:
 async def _run_all(walk: _Walk, command: str, patience: int, *, as_json: bool) -> int:
     """Restart what is left; as JSON, standard output has one object at the end, and what happens goes elsewhere."""
     out = sys.stderr if as_json else sys.stdout
-    was_finished = all(step.progress is Progress.DONE for step in walk.steps)
+    restarted = False
     while True:
         move = await _settled(walk, patience)
         if move.move is not Move.RESTART or move.step is None:
@@ -184,17 +190,19 @@ async def _run_all(walk: _Walk, command: str, patience: int, *, as_json: bool) -
             if as_json:
                 print(_as_json(walk.steps, how, move.step, reasons))
             return status
-    if move.move is Move.FINISHED:
-        total = len(walk.steps)
-        print(f"all {total} nodes are restarted and back" if total > 1 else "the node is restarted and back", file=out)
-        if was_finished:
-            _say("this walk was finished before: nothing was restarted now. Remove its file to begin another one")
-            return FAILED
-    else:
+        restarted = True
+    status = _STATUS[move.move]
+    if move.move is not Move.FINISHED:
         _say(f"gave up after {patience} s: {'; '.join(move.reasons)}")
+    elif not restarted:  # a node that is open yet was replaced: the walk does not know the one in its place
+        _say("this walk was finished before: nothing was restarted now. Remove its file to begin another one")
+        status = FAILED
+    else:
+        few = {0: "the node has left the cluster", 1: "the node is restarted and back"}
+        print(few.get(walk.staying, f"all {walk.staying} nodes are restarted and back"), file=out)
     if as_json:
         print(_as_json(walk.steps, move.move.value, move.step, move.reasons))
-    return _STATUS[move.move]
+    return status
 
 
 async def _restart_and_wait(

@@ -39,6 +39,7 @@ from waltz_trio.config.config import Config
 from waltz_trio.net.tls import ClientTls
 from waltz_trio.node.main import run_until_signal
 from waltz_trio.ports.admin import AdminClient
+from waltz_trio.ports.gather import gather
 from waltz_trio.ports.storage import StoragePort
 from waltz_trio.ports.tool import Tool
 from waltz_trio.zk.admin import read_cluster
@@ -191,19 +192,23 @@ async def _availability(tool: Tool, arguments: Arguments) -> int:
 
 
 async def _sync_partitions(tool: Tool, arguments: Arguments) -> int:
-    """Every node is tried; the original stopped at the first that failed."""
-    maps = (await read_cluster(tool.zk, tool.paths)).maps
-    ports = dict(maps.connections.connections)
+    """Every node is tried; the original stopped at the first that failed.
+
+    A node is told of what all of its names are assigned: by one of them alone it would give up what another one has.
+    """
+    view = await gather(tool, certificates=False)
+    maps, ports, assigned = view.maps, dict(view.maps.connections.connections), dict(view.maps.replicas.replicas)
     if not maps.replicas.replicas:
         raise await no_storage_node(tool)
     failures = []
-    for storage, partitions in sorted(maps.replicas.replicas):
+    for storage in sorted(assigned):
+        wanted = frozenset[int]().union(*(assigned.get(name, ()) for name in view.names_of(storage)))
         try:
             async with explained(f"{storage}:"):
                 if storage not in ports:
                     raise CommandError("its admin port is not known")
                 async with tool.admin(Endpoint(storage.split(":")[0], ports[storage])) as client:
-                    await _sync(client, frozenset(partitions))
+                    await _sync(client, wanted)
         except CommandError as error:
             failures.append(str(error))
     if failures:

@@ -130,6 +130,15 @@ def trust_store(authorities: bytes, password: str) -> bytes:
     return pkcs12.serialize_java_truststore(trusted, serialization.BestAvailableEncryption(password.encode()))
 
 
+def is_trust_store_of(store: bytes, authorities: bytes, password: str) -> bool:
+    """Whether a PKCS12 trust store holds the authorities of a PEM text; one that another password opens is let be."""
+    try:
+        trusted = pkcs12.load_pkcs12(store, password.encode()).additional_certs
+    except ValueError:
+        return True
+    return {each.certificate for each in trusted} == set(x509.load_pem_x509_certificates(authorities))
+
+
 def authority_of(authorities: bytes, key: bytes) -> x509.Certificate:
     """Of the authorities of a PEM text, the one whose private key (PEM) this is.
 

@@ -30,13 +30,18 @@ from waltz_core.operations.verify import verify
 from waltz_core.operations.view import CertificateView, ClusterView
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
 from waltz_core.wire.shared import LOST_DATA, Trouble
+from waltz_core.zookeeper import store_metadata
 from waltz_core.zookeeper.znodes import (
+    ConnectionMetadata,
+    GroupDescriptor,
     PartitionAssignment,
     PartitionMetadata,
+    ReplicaAssignments,
     ServerDescriptor,
     ServerPartitions,
 )
 from waltz_trio.cli.main import parser_of_noun
+from waltz_trio.cli.options import parse_partitions
 
 
 def causes(view: ClusterView) -> list[str]:
@@ -335,7 +340,7 @@ def test_a_name_that_cannot_be_read_is_a_finding_with_the_command_that_removes_i
     )
     assert finding.evidence.endswith("expected host:port, found 's0:7000 '")
     remove = "waltz zookeeper remove-storage-node -c CONFIG -s 's0:7000 '"
-    unassign = "waltz zookeeper unassign-partition -c CONFIG -s 's0:7000 ' -p 0,1; "
+    unassign = "waltz zookeeper unassign-partition -c CONFIG -s 's0:7000 ' -p 0-1; "
     assert (finding.cause, finding.command) == ("unreadable-storage-node", unassign + remove if holds else remove)
 
 
@@ -350,6 +355,74 @@ def test_a_storage_node_under_two_names_is_a_finding_with_the_command_that_takes
     for other in ({"process": "8"}, {"addresses": frozenset(("10.0.0.2",))}, {"name": "alias:7001"}):
         view = attrs.evolve(view, storages=(first, attrs.evolve(second, **other), *map(storage, NAMES[1:])))
         assert "same-node" not in {each.cause for each in diagnose(view)}
+
+
+Nodes = dict[str, tuple[int, tuple[int, ...]]]  # by name: group and partitions
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        # The ordinary layout, one copy in each group: the last one of a group is not taken away.
+        (
+            {"s0:7000": (0, (0, 1)), "s1:7000": (1, (0, 1)), "alias:7000": (2, (0, 1))},
+            {"s0:7000": {0, 1}, "s1:7000": {0, 1}, "new:7000": {0, 1}},
+        ),
+        # What the surplus name alone has is a copy like any other.
+        (
+            {"s0:7000": (0, (0, 1)), "s1:7000": (0, (0, 1, 2)), "alias:7000": (0, (2,)), "s2:7000": (1, (2,))},
+            {"s0:7000": {0, 1, 2}, "s1:7000": {0, 1, 2}, "s2:7000": {2}},
+        ),
+        (
+            {"s0:7000": (0, (0, 1)), "s1:7000": (1, (0, 1, 2)), "alias:7000": (1, (2,))},
+            {"s0:7000": {0, 1, 2}, "s1:7000": {0, 1, 2}},
+        ),
+        # Some of each.
+        (
+            {"s0:7000": (0, (0, 1)), "s1:7000": (2, (1,)), "alias:7000": (2, (1, 2))},
+            {"s0:7000": {0, 1}, "s1:7000": {1}, "new:7000": {2}},
+        ),
+        (
+            {"s0:7000": (0, (0, 1)), "s1:7000": (0, (1,)), "alias:7000": (0, (2,))},
+            {"s0:7000": {0, 1, 2}, "s1:7000": {1}},
+        ),
+    ],
+)
+def test_the_commands_that_take_a_second_name_out_are_not_refused_and_keep_each_copy(
+    nodes: Nodes, expected: dict[str, set[int]]
+) -> None:
+    """They were: `unassign-partition` by the last copy of a group, and so `remove-storage-node`; or a copy was lost."""
+    maps = store_metadata.StoreMaps(
+        GroupDescriptor(tuple((name, group) for name, (group, _) in nodes.items())),
+        ReplicaAssignments(tuple((name, partitions) for name, (_, partitions) in nodes.items())),
+        ConnectionMetadata(tuple((name, 7001) for name in nodes)),
+    )
+    here = {"addresses": frozenset(("10.0.0.1",)), "process": "7"}
+    storages = (storage(name, **(here if name in ("s0:7000", "alias:7000") else {})) for name in nodes)
+    view = attrs.evolve(cluster(), maps=maps, num_partitions=3, partitions=(None,) * 3, storages=tuple(storages))
+    (finding,) = (root for each in diagnose(view) for root in each.rows() if root.cause == "same-node")
+    for text in re.findall(r"waltz [^;]+", finding.command):
+        maps = carried_out(maps, text.replace("HOST:PORT", "new:7000").replace("ADMIN_PORT", "7001"))
+    assert {name: set(held) for name, held in maps.replicas.replicas} == expected
+    assert "alias:7000" not in (*dict(maps.groups.groups), *dict(maps.connections.connections))
+
+
+def carried_out(maps: store_metadata.StoreMaps, command: str) -> store_metadata.StoreMaps:
+    """What a command does to the maps in ZooKeeper."""
+    _, _, name, *words = command.split()
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    storage_name, partitions = options["-s"], parse_partitions(options.get("-p", ","))
+    match name:
+        case "assign-partition":
+            return store_metadata.assign_partitions(maps, 3, partitions, storage_name).after
+        case "unassign-partition":
+            return store_metadata.unassign_partitions(maps, partitions, storage_name).after
+        case "remove-storage-node":
+            return store_metadata.remove_storage_node(maps, storage_name).after
+        case "add-node":
+            maps = store_metadata.add_storage_node(maps, storage_name, int(options["-g"]), int(options["-a"])).after
+            return store_metadata.assign_partitions(maps, 3, partitions, storage_name).after
+    raise AssertionError(command)
 
 
 def test_a_recovery_that_waits_for_long_does_not_settle() -> None:

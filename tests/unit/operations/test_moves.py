@@ -229,6 +229,62 @@ def test_a_node_under_another_name_is_none_to_go_to() -> None:
         moves.replace(view, NAMES[0], NAMES[0], 7001)
 
 
+def under_one(first: str, second: str, view: ClusterView) -> ClusterView:
+    """Both names are of one node, which answers the same under both."""
+    node = next(node for node in view.storages if node.name == first)
+    node = attrs.evolve(node, addresses=frozenset(("10.0.0.1",)), process="7")
+    names = {first, second}
+    storages = (attrs.evolve(node, name=each.name) if each.name in names else each for each in view.storages)
+    return attrs.evolve(view, storages=tuple(storages))
+
+
+def test_a_node_gives_up_nothing_that_it_is_to_hold_under_its_other_name() -> None:
+    """The name without partitions was emptied, and with it the node: its files were deleted under -x."""
+    view = under_one(NAMES[0], NEW, with_new())
+    assert moves.drain(view, NEW) == ()
+    other = "other:7001"
+    added = moves.AddNode(other, 7002, 0)
+    assert moves.replace(view, NEW, other, 7002) == (added, moves.RemoveNode(NEW))
+
+    # What both names are assigned leaves the surplus one in ZooKeeper alone.
+    twice = attrs.evolve(view, maps=store_metadata.assign_partitions(view.maps, 2, (0, 1), NEW).after)
+    steps = moves.replace(twice, NEW, other, 7002)
+    assert kinds(steps) == ["AddNode", *["Take", "Assign", "AwaitLevel", "Unassign"] * 2, "RemoveNode"]
+
+    # What neither is assigned is given up once no session knows the node, by whichever name.
+    view = with_copies(view, "s3:7000")
+    view = attrs.evolve(view, maps=store_metadata.unassign_partitions(view.maps, (0,), NAMES[0]).after)
+    assert moves.drain(view, NEW) == (moves.AwaitWithout(NEW, 0), moves.Release(NEW, 0))
+    assert not moves.is_without(view, 0, NEW)
+    assert moves.is_without(served(view, 0), 0, NEW)
+    assert moves.is_without(view, 1, NEW), "there it is assigned by its other name, and stays"
+
+
+def with_copies(view: ClusterView, name: str) -> ClusterView:
+    """One more node of the first group holds everything."""
+    maps = store_metadata.add_storage_node(view.maps, name, 0, 7001).after
+    maps = store_metadata.assign_partitions(maps, 2, (0, 1), name).after
+    return attrs.evolve(view, maps=maps, storages=(*view.storages, storage(name)))
+
+
+def test_no_partition_goes_to_a_node_that_has_it_under_another_name() -> None:
+    """The second name of another replica was the least loaded: a real copy went, and the other one counted twice."""
+    view = under_one(NAMES[1], NEW, with_new())
+    with pytest.raises(ClusterError, match="has nowhere to go"):
+        moves.drain(view, NAMES[0])
+    same = f"{NAMES[1]} and {NEW} are one storage node under two names"
+    with pytest.raises(ClusterError, match=same):
+        moves.move(view, [0], NAMES[0], NEW)
+    with pytest.raises(ClusterError, match=same):
+        moves.replace(view, NAMES[0], NEW, None)
+    with pytest.raises(ClusterError, match=same):
+        moves.add(view, NEW, 7001, 0, [0])
+
+    fewer = ReplicaAssignments(((NAMES[0], (0, 1)), (NAMES[1], (0,)), (NEW, ())))
+    view = attrs.evolve(view, maps=attrs.evolve(view.maps, replicas=fewer))
+    assert moves.Assign(NEW, 1) in moves.add(view, NEW, 7001, 0, [1]), "its other name is not assigned this one"
+
+
 def test_every_step_is_described() -> None:
     alive = moves.replace(cluster(), NAMES[0], NEW, 7001)
     steps = (*alive, *moves.replace(dead(with_new(), NAMES[0]), NAMES[0], NEW, 1))

@@ -70,6 +70,19 @@ def test_a_node_may_be_named_by_its_admin_port_or_its_host() -> None:
         may_stop(view, ["s1:7000", "s9:7000"], MARKS)
 
 
+def test_a_node_under_two_names_stops_under_both_and_counts_once() -> None:
+    """Two of three names were of one node: with it the partition stopped, and the answer had been yes."""
+    here = {"addresses": frozenset(("10.0.0.1",)), "process": "7"}
+    view = cluster(storages=tuple(storage(name, **({} if name == NAMES[1] else here)) for name in NAMES))
+    answer = may_stop(view, [NAMES[0]], MARKS)
+    assert (answer.verdict, answer.storages) == (Verdict.NO, (NAMES[0], NAMES[2]))
+    answer = may_stop(view, [NAMES[1]], MARKS)
+    assert (answer.verdict, answer.partitions[0].left) == (Verdict.NO, (NAMES[0],))
+    assert f"{NAMES[2]}: is {NAMES[0]} under another name, which counts once" in next(answer.reasons())
+    two = (attrs.evolve(node, process=node.name) for node in view.storages)
+    assert verdict(attrs.evolve(view, storages=tuple(two)), NAMES[0]) == Verdict.YES, "two processes are two nodes"
+
+
 def test_no_answer_that_is_missing_is_taken_for_a_good_one() -> None:
     """With one of three stopped, both others are needed: each answer of theirs that is left out takes the yes away."""
     assert verdict(cluster(), NAMES[2]) == Verdict.YES
