@@ -609,8 +609,8 @@ SKIN: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a body that drips in is looked at all the time",
-        "waltz_trio.net.http",
-        "if began or drops.came:",
+        "waltz_trio.net.pace",
+        "if began or self._came:",
         "if began:",
         ("tests/trio/test_hostile_peers.py::test_a_body_that_drips_is_looked_at_seldom",),
     ),
@@ -2677,6 +2677,27 @@ SKIN: tuple[Mutant, ...] = (
         "            await self._pay_for(overhead)\n",
         "",
         ("tests/trio/test_key_updates.py",),
+    ),
+    Mutant(
+        "all that comes is a drop, however much it is",
+        "waltz_trio.net.pace",
+        "self._came = len(data) < size // 4",
+        "self._came = True",
+        ("tests/trio/test_tls_uploads.py",),
+    ),
+    Mutant(
+        "over TLS drops are looked at all the time",
+        "waltz_trio.net.secured",
+        "await self.drops.read(self._plain, SLICE)",
+        "bytes(await self._plain.receive_some(SLICE))",
+        ("tests/trio/test_tls_uploads.py",),
+    ),
+    Mutant(
+        "over TLS each record begins the pauses for drops anew",
+        "waltz_trio.net.secured",
+        "self._raw.drops = drops or Drops()",
+        "self._raw.drops = Drops()",
+        ("tests/trio/test_tls_uploads.py",),
     ),
     Mutant(
         "a record that is not whole yet costs as if it brought nothing",

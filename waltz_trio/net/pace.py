@@ -24,7 +24,15 @@ class Drops:
 
     def __init__(self) -> None:
         self._pause = _FIRST_PAUSE
-        self.came = False  # the last thing that came was a drop
+        self._came = False  # the last thing that came was a drop
+
+    async def read(self, stream: trio.abc.ReceiveStream, size: int, *, began: bool = False) -> bytes:
+        """So many bytes at most, after a pause if the last thing was a drop, or is not whole yet (`began`)."""
+        if began or self._came:
+            await self.gather()
+        data = bytes(await stream.receive_some(size))
+        self._came = len(data) < size // 4
+        return data
 
     async def gather(self) -> None:
         """Let some more arrive."""
