@@ -1,4 +1,4 @@
-"""Bodies over TLS at an HTTP port: what is there is read at once, whatever the records are, and drops are not."""
+"""What comes over TLS at an HTTP port: what is there is read at once, whatever the records are, and drops are not."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class _Upload:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
+        context.set_ciphers("ECDHE+AESGCM")  # so that its first message is a short one
         self.client = trio.SSLStream(self.raw, context, https_compatible=True)
         self._work = Work(Counted(), 1, "peer", lambda: None)
         plain = cast("trio.SocketStream", ours)
@@ -43,9 +44,13 @@ class _Upload:
         self.size += len(data)
         return data
 
+    async def handshake(self) -> None:
+        """The server's part."""
+        await self._stream.handshake()
+
     async def begin(self, framing: str) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._stream.handshake)
+            nursery.start_soon(self.handshake)
             nursery.start_soon(self.client.do_handshake)
         self._server = _Connection(self._stream, "peer:1", self._work, lambda peer, line: None, refusal)
         await self.client.send_all(f"POST /x HTTP/1.1\r\nHost: h\r\n{framing}\r\n\r\n".encode())
@@ -125,3 +130,25 @@ async def test_a_record_that_drips_is_looked_at_seldom(upload: _Upload, autojump
         body = await upload.body()
     assert body == b"x" * 2_000
     assert upload.reads <= 20
+
+
+async def test_a_handshake_over_tls_that_drips_is_looked_at_seldom(
+    upload: _Upload, autojump_clock: trio.testing.MockClock
+) -> None:
+    with trio.move_on_after(2):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(upload.handshake)
+            await upload.raw.send_all(b"\x16\x03\x01\x20\x00")  # a record of eight kibibytes
+            while True:
+                await trio.sleep(0.001)
+                await upload.raw.send_all(b"\x01")
+    assert 10 <= upload.reads <= 20
+
+
+async def test_a_handshake_over_tls_in_whole_messages_waits_for_nothing(
+    upload: _Upload, autojump_clock: trio.testing.MockClock
+) -> None:
+    """However short they are."""
+    begun = trio.current_time()
+    await upload.begin("Content-Length: 1")
+    assert trio.current_time() == begun

@@ -81,6 +81,8 @@ class _Bounded(trio.abc.Stream):
         self.drops = Drops()  # of what is read now
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        if self.overhead is None:
+            self.drops = Drops()  # what came was no drop, but a whole message of the handshake: it is answered
         await self._plain.send_all(data)
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -93,11 +95,10 @@ class _Bounded(trio.abc.Stream):
             if overhead.excessive:
                 self._complain(EXCESS)
                 raise trio.BrokenResourceError(EXCESS)
-            data = await self.drops.read(self._plain, SLICE)
-            overhead.took(len(data))
-        else:
-            data = bytes(await self._plain.receive_some(_SHAKING))
+        data = await self.drops.read(self._plain, _SHAKING if overhead is None else SLICE)
         self._begun.took(data)
+        if overhead is not None:
+            overhead.took(len(data))
         return data
 
     async def _pay_for(self, overhead: Overhead) -> None:
