@@ -2686,6 +2686,13 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_tls_uploads.py",),
     ),
     Mutant(
+        "who sends as much as is taken waits for ever longer pauses",
+        "waltz_trio.net.pace",
+        "        if self._size >= _WINDOW:",
+        "        if False:",
+        ("tests/trio/test_tls_uploads.py",),
+    ),
+    Mutant(
         "over TLS drops are looked at all the time",
         "waltz_trio.net.secured",
         "await self.drops.read(self._plain, _SHAKING if overhead is None else SLICE)",

@@ -27,6 +27,7 @@ class _Upload:
         self.raw, ours = trio.testing.memory_stream_pair()
         self._receive = ours.receive_some
         self.reads = self.size = 0  # of what the server takes from its socket
+        self._more = trio.Event()
         ours.receive_some = self._counted  # type: ignore[method-assign]  # counted
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
@@ -42,7 +43,14 @@ class _Upload:
         data = await self._receive(max_bytes)
         self.reads += 1
         self.size += len(data)
+        self._more.set()
         return data
+
+    async def took(self, size: int) -> None:
+        """The server has taken so many bytes from its socket."""
+        while self.size < size:
+            self._more = trio.Event()
+            await self._more.wait()
 
     async def handshake(self) -> None:
         """The server's part."""
@@ -94,7 +102,27 @@ async def test_chunks_that_are_there_are_read_without_a_pause(
     assert trio.current_time() == begun
 
 
-@pytest.mark.parametrize("records", [1, 2, 20])
+async def test_a_sender_that_fills_its_window_does_not_wait_long(
+    upload: _Upload, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The reading catches up with it all the time: a record of 16 KiB has a few bytes more than are read at once."""
+    window = 65_536
+    await upload.begin(f"Content-Length: {_SIZE}")
+    begun = trio.current_time()
+
+    async def send() -> None:
+        for at in range(0, _SIZE, window):
+            await upload.client.send_all(bytes(window))
+            await upload.took((at + window) // 16_384 * 16_406)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        body = await upload.body()
+    assert body == bytes(_SIZE)
+    assert trio.current_time() - begun < 1
+
+
+@pytest.mark.parametrize("records", [1, 2])
 async def test_a_body_that_drips_over_tls_is_looked_at_seldom(
     upload: _Upload, autojump_clock: trio.testing.MockClock, records: int
 ) -> None:
