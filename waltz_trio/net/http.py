@@ -472,13 +472,14 @@ class _Connection:
             event = self._http.next_event()
             if event is not h11.NEED_DATA:
                 return event
-            if began or drops.came:
-                await drops.gather()
-            data = bytes(await self._stream.receive_some(size))
+            if isinstance(self._stream, SecuredStream):  # which alone knows whether there is more already
+                data = bytes(await self._stream.receive_some(size, drops))
+            else:
+                data = await drops.read(self._stream, size, began=began)
             if data:
                 await self.work.turn((PIECE if began else cost) + cost_of(len(data)), request=request and not began)
             self._http.receive_data(data)
-            began, drops.came = True, len(data) < size // 4
+            began = True
 
     def _parsed(self, event: h11.Request) -> Request:
         self._head_only = event.method == b"HEAD"  # of a refusal, too: h11 sends no body then

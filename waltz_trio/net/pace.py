@@ -13,21 +13,36 @@ from waltz_core.access.port_turns import PortTurns
 
 _FIRST_PAUSE = 0.001
 _LONGEST_PAUSE = 0.25
+_WINDOW = 49_152  # bytes, of which sockets take more before their sender has to wait
 
 
 class Drops:
     """Pauses between reads of something small that arrives in pieces, so that not every byte wakes a task.
 
     One piece causes no pause, two cause one of a millisecond; together the pauses are shorter than the time that the
-    bytes took so far. Without them, peers that send single bytes on many connections would keep a process busy.
+    bytes took so far. Without them, peers that send single bytes on many connections would keep a process busy. They
+    begin anew where much has come since the last one: that sender may have filled its window, and waited for us.
     """
 
     def __init__(self) -> None:
         self._pause = _FIRST_PAUSE
-        self.came = False  # the last thing that came was a drop
+        self._came = False  # the last thing that came was a drop
+        self._size = 0  # bytes that came since the last pause
+
+    async def read(self, stream: trio.abc.ReceiveStream, size: int, *, began: bool = False) -> bytes:
+        """So many bytes at most, after a pause if the last thing was a drop, or is not whole yet (`began`)."""
+        if began or self._came:
+            await self.gather()
+        data = bytes(await stream.receive_some(size))
+        self._came = len(data) < size // 4
+        self._size += len(data)
+        return data
 
     async def gather(self) -> None:
         """Let some more arrive."""
+        if self._size >= _WINDOW:
+            self._pause = _FIRST_PAUSE
+        self._size = 0
         await trio.sleep(self._pause)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 

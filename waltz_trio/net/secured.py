@@ -1,6 +1,7 @@
 """TLS over a Trio stream for a port whose peers are strangers: reads are bounded, and so is what TLS itself says.
 
-That takes time in which nobody else runs, so that it waits for turns, as what is said does.
+That takes time in which nobody else runs, so that it waits for turns, as what is said does. TLS hands out a record at a
+time, however much has come; so pauses for drops are made here, where it is known whether the socket is to be read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 import trio
 
 from waltz_trio.net.overhead import EXCESS, SLICE, Begun, Overhead
+from waltz_trio.net.pace import Drops
 
 _COST: Final = 1  # microseconds for each byte that brought nothing
 _SHAKING: Final = 1_024  # bytes at a time until the handshake is complete: what comes right behind it is not counted
@@ -51,8 +53,9 @@ class SecuredStream(trio.abc.Stream):
         """As of any stream."""
         await self.tls.wait_send_all_might_not_block()
 
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """As of any stream."""
+    async def receive_some(self, max_bytes: int | None = None, drops: Drops | None = None) -> bytes | bytearray:
+        """As of any stream; `drops` are those of what is read by this, the default of one record."""
+        self._raw.drops = drops or Drops()
         data = await self.tls.receive_some(max_bytes)
         if self._raw.overhead is not None:
             self._raw.overhead.gave(len(data), 1)
@@ -75,8 +78,11 @@ class _Bounded(trio.abc.Stream):
         self._begun = Begun()
         self._paid = 0  # of the bytes that brought nothing
         self.overhead: Overhead | None = None  # from the handshake on, which has limits of its own
+        self.drops = Drops()  # of what is read now
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        if self.overhead is None:
+            self.drops = Drops()  # what came was no drop, but a whole message of the handshake: it is answered
         await self._plain.send_all(data)
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -89,7 +95,7 @@ class _Bounded(trio.abc.Stream):
             if overhead.excessive:
                 self._complain(EXCESS)
                 raise trio.BrokenResourceError(EXCESS)
-        data = await self._plain.receive_some(_SHAKING if overhead is None else SLICE)
+        data = await self.drops.read(self._plain, _SHAKING if overhead is None else SLICE)
         self._begun.took(data)
         if overhead is not None:
             overhead.took(len(data))
