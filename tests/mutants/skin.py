@@ -2567,6 +2567,20 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/unit/storage/test_bad_sectors.py",),
     ),
     Mutant(
+        "a mark that a full disk did not take is given up",
+        "storage.replica",
+        "if for_good and files.state is State.OPEN:",
+        "if False:",
+        ("tests/unit/storage/test_acknowledged.py",),
+    ),
+    Mutant(
+        "a full disk keeps a process from ending",
+        "storage.node",
+        "replica.write_mark(for_good=False)",
+        "replica.write_mark()",
+        ("tests/unit/storage/test_acknowledged.py",),
+    ),
+    Mutant(
         "a large append is taken into the write of another",
         "storage.appends",
         "            if size and size + head.size > self._context.config.write_bytes_max:\n                break  # a larger one is written alone\n",
