@@ -1314,8 +1314,8 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "a repaired record is not durable",
         "storage.mending",
-        '        WriteAt(segment.data_path, place, b"".join(parts)),\n        SyncFile(segment.data_path),\n',
-        '        WriteAt(segment.data_path, place, b"".join(parts)),\n',
+        '        WriteAt(segment.data_path, place - len(header), header + b"".join(parts)),\n        SyncFile(segment.data_path),\n',
+        '        WriteAt(segment.data_path, place - len(header), header + b"".join(parts)),\n',
         _SWEEP,
     ),
     Mutant(

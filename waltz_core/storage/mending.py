@@ -2,6 +2,7 @@
 
     the place of a run ◀── the end of the intact record before it, or the beginning of the file
     its length must reach exactly the intact record behind it; at the end of the log there may be none
+    a header that cannot be read is written together with the first record, which stands in the same sector
     write ──▶ sync ──▶ read again: a record counts as mended only if it reads back as it was written
 
 A crash at any point leaves damage only where damage was.
@@ -17,8 +18,8 @@ from waltz_core.storage.effects import Operation, SyncDirectory, SyncFile, Write
 from waltz_core.storage.log_files import LogFiles, LogPlace, Segment, create_operations, segment_of
 from waltz_core.storage.procedure import DiskError, Procedure, list_names, read, write
 from waltz_core.storage.reading import bounds_of, locate
-from waltz_core.storage.record_codec import encode_record
-from waltz_core.storage.scanning import check_in_file, check_readable
+from waltz_core.storage.record_codec import HEAD_SIZE, encode_record
+from waltz_core.storage.scanning import check_in_file, check_readable, read_readable
 from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, decode_header, encode_header
 
 
@@ -85,9 +86,10 @@ def mend_run(
         room, size = end - place, sum(map(len, parts))
         if size > room or (records[-1].transaction_id == last and size != room):
             return 0, f"{segment.data_path}: {size} bytes do not fit into the {room} at offset {place}"
+    header = b"" if before or place > HEADER_SIZE else (yield from _lost_header(where, segment, created_ms))
     yield from write(
         *before,
-        WriteAt(segment.data_path, place, b"".join(parts)),
+        WriteAt(segment.data_path, place - len(header), header + b"".join(parts)),
         SyncFile(segment.data_path),
         SyncDirectory(where.directory),
     )
@@ -104,6 +106,13 @@ def mend_run(
     return len(parts), ""
 
 
+def _lost_header(where: LogPlace, segment: Segment, created_ms: int) -> Procedure[bytes]:
+    """A header in place of one that cannot be read; nothing if it can."""
+    if (yield from read_readable(segment.data_path, 0, HEADER_SIZE)) is not None:
+        return b""
+    return encode_header(SegmentHeader(created_ms, where.key, where.partition_id, segment.first_id))
+
+
 def _note_places(segment: Segment, first: int, place: int, parts: Sequence[bytes]) -> None:
     at = place
     for number, part in enumerate(parts):
@@ -117,7 +126,8 @@ def mend_headers(where: LogPlace, log: LogFiles | None, created_ms: int) -> Proc
     """Rewrite headers of data files whose other contents show that the file is ours.
 
     A header may be written if at most one of its fields is wrong, or the file ends inside it; and if the first
-    record behind it, where there is one, is intact and has the id of the file's name.
+    record behind it, where there is one, is intact and has the id of the file's name. One that cannot be read is
+    written, too, unless what follows it cannot be read either: then it comes with the first record.
 
     Returns:
         What was done, for people.
@@ -128,8 +138,10 @@ def mend_headers(where: LogPlace, log: LogFiles | None, created_ms: int) -> Proc
         size = sizes.get(segment.data_path.rpartition("/")[2], -1)
         if size < 0:
             continue
-        data = yield from read(segment.data_path, 0, HEADER_SIZE)
-        header = decode_header(data)
+        data = yield from read_readable(segment.data_path, 0, HEADER_SIZE)
+        if data is None and (yield from read_readable(segment.data_path, HEADER_SIZE, HEAD_SIZE)) is None:
+            continue
+        header = None if data is None else decode_header(data)
         made = created_ms if header is None else header.created_ms
         wanted = SegmentHeader(made, where.key, where.partition_id, segment.first_id)
         if header is not None:

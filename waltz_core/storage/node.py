@@ -262,10 +262,10 @@ class StorageNode:
     # ---- the end ---------------------------------------------------------------------------------
 
     def _write_marks(self) -> None:
-        """Write lazy state now, so that the next start has less to check."""
+        """Write lazy state now, so that the next start has less to check; a full disk does not keep us from ending."""
         for replica in self.replicas:
             if replica.files.mark_planned:
-                replica.write_mark()
+                replica.write_mark(for_good=False)
 
     def _idle(self) -> bool:
         return self._context.runner.idle and all(

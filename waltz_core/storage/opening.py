@@ -20,7 +20,7 @@ from waltz_core.storage.log_files import (
     segment_of,
 )
 from waltz_core.storage.procedure import Procedure, ReadSpan, foreseen, read, write
-from waltz_core.storage.scanning import CHUNK
+from waltz_core.storage.scanning import CHUNK, read_readable
 from waltz_core.storage.segment import (
     HEADER_SIZE,
     data_name,
@@ -154,8 +154,8 @@ class Opening:
         size = self._sizes[name]
         if size > HEADER_SIZE * 2:
             return names
-        data = yield from read(self._evidence.path(name), 0, HEADER_SIZE * 2)
-        if size >= HEADER_SIZE and any(data):
+        data = yield from read_readable(self._evidence.path(name), 0, HEADER_SIZE * 2)
+        if data is None or (size >= HEADER_SIZE and any(data)):
             return names
         yield from write(
             Unlink(self._evidence.path(index_name(name))),

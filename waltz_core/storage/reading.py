@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from waltz_core.storage import index as index_file
-from waltz_core.storage.effects import Create, SyncFile, WriteAt
+from waltz_core.storage.effects import Create, Operation, SyncFile, WriteAt
 from waltz_core.storage.log_files import LogFiles, Segment
 from waltz_core.storage.procedure import DiskError, Procedure, read, write
 from waltz_core.storage.record_codec import RECORD_SIZE_MIN
-from waltz_core.storage.scanning import check_in_file, check_readable, scan_file
+from waltz_core.storage.scanning import check_readable, scan_readable
 from waltz_core.storage.segment import HEADER_SIZE
 from waltz_core.storage.transcode import transcode_disk
 from waltz_core.wire.records import NO_RECORDS, RecordRun
@@ -117,7 +117,7 @@ def locate(log: LogFiles, segment: Segment, transaction_id: int) -> Procedure[tu
     An index that disagrees with the data file is corrected.
 
     Raises:
-        DiskError: the data file cannot be read, or the index not be written.
+        DiskError: the data file is gone.
     """
     bounds = yield from bounds_of(segment, transaction_id, 1)
     if bounds:
@@ -127,36 +127,26 @@ def locate(log: LogFiles, segment: Segment, transaction_id: int) -> Procedure[tu
     if segment.whole:
         return None
     offsets: list[int] = []
-    _, next_id = yield from scan_file(segment.data_path, segment.first_id, HEADER_SIZE, segment.end, offsets)
+    _, next_id, _ = yield from scan_readable(segment.data_path, segment.first_id, HEADER_SIZE, segment.end, offsets)
     if next_id <= transaction_id:
         return None
     if next_id >= segment.next_id and segment is not log.last:
         yield from _correct_index(segment, offsets, readable=bool(bounds))
     offset = offsets[transaction_id - segment.first_id]
-    size = yield from check_in_file(segment.data_path, offset, transaction_id, segment.end)
+    size = yield from check_readable(segment.data_path, offset, transaction_id, segment.end)
     return (offset, size) if size > 0 else None
 
 
 def _correct_index(segment: Segment, offsets: Sequence[int], readable: bool) -> Procedure[None]:
-    """Write the index of a sealed segment; one with a bad sector as a new file, since it cannot be overwritten."""
-    entries, path = index_file.encode_entries(offsets), segment.index_path
-    if readable:
-        yield from write(WriteAt(path, index_file.entry_place(0), entries), SyncFile(path))
-        return
-    header = yield from read(segment.data_path, 0, HEADER_SIZE)  # that of the index is the same
-    with suppress(DiskError):  # the record is there all the same
-        yield from write(Create(path), WriteAt(path, 0, header + entries), SyncFile(path))
+    """Write the index of a sealed segment, if it can be written: it is a cache, the record is there all the same.
 
-
-def end_of(log: LogFiles, segment: Segment, transaction_id: int) -> Procedure[int | None]:
-    """Offset behind an intact record, None if it is damaged.
-
-    Raises:
-        DiskError: the file cannot be read.
+    One with a bad sector becomes a new file, since it cannot be overwritten; a full disk may leave less than a header.
     """
-    bounds = yield from bounds_of(segment, transaction_id, 1)
-    if not bounds:
-        place = yield from locate(log, segment, transaction_id)
-        return None if place is None else sum(place)
-    size = yield from check_in_file(segment.data_path, bounds[0], transaction_id, segment.end)
-    return bounds[0] + size if size > 0 else None
+    path = segment.index_path
+    operations: list[Operation] = [] if readable else [Create(path)]
+    place, data = index_file.entry_place(0), index_file.encode_entries(offsets)
+    with suppress(DiskError):
+        if not readable or len((yield from read(path, 0, HEADER_SIZE))) < HEADER_SIZE:
+            header = yield from read(segment.data_path, 0, HEADER_SIZE)  # that of the index is the same
+            place, data = 0, header + data
+        yield from write(*operations, WriteAt(path, place, data), SyncFile(path))

@@ -209,8 +209,12 @@ class StorageReplica:
 
     # ---- the durable mark ------------------------------------------------------------------------
 
-    def write_mark(self) -> None:
-        """The durable mark is due."""
+    def write_mark(self, *, for_good: bool = True) -> None:
+        """The durable mark is due.
+
+        Args:
+            for_good: on a full disk it is tried again, for as long as that takes.
+        """
         files, lane = self.files, self.lane
         files.plan_mark(None)
         if files.state is not State.OPEN:
@@ -220,13 +224,17 @@ class StorageReplica:
             files.plan_mark(self._context.now + MARK_EVERY_MS)
             return
         lane.marking = True
-        self._context.runner.start(self._write_mark(), self.partition_id, "durable mark")
+        self._context.runner.start(self._write_mark(for_good), self.partition_id, "durable mark")
 
-    def _write_mark(self) -> Procedure[None]:
+    def _write_mark(self, for_good: bool) -> Procedure[None]:
         """Write the durable mark: everything up to the end of the log as it is known now is on disk."""
         files = self.files
-        with suppress(DiskError):  # reported where the partition stopped; a full disk only leaves the mark behind
+        try:
             yield from files.write_side(*files.mark_operations(files.max_id))
+        except DiskError:  # reported where the partition stopped; a full disk only leaves the mark behind
+            if for_good and files.state is State.OPEN:
+                # It may name a segment that was taken back, and would not count at the next opening.
+                files.plan_mark(self._context.now + MARK_EVERY_MS)
         self.lane.marking = False
         self.pump()
 

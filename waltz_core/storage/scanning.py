@@ -5,7 +5,7 @@ from __future__ import annotations
 from waltz_core.storage.effects import FaultKind
 from waltz_core.storage.procedure import DiskError, Procedure, ReadSpan, read
 from waltz_core.storage.record_codec import HEAD_SIZE, RECORD_SIZE_MIN, announced_size, check_record
-from waltz_core.storage.segment import HEADER_SIZE, scan
+from waltz_core.storage.segment import HEADER_SIZE, SECTOR, scan
 
 CHUNK = 1 << 20  # bytes read at once
 
@@ -63,6 +63,20 @@ def passable(fault: DiskError) -> bool:
     return fault.kind is FaultKind.IO
 
 
+def read_readable(path: str, at: int, length: int) -> Procedure[bytes | None]:
+    """As `read`; None if a sector of it cannot be read.
+
+    Raises:
+        DiskError: the file is gone.
+    """
+    try:
+        return (yield from read(path, at, length))
+    except DiskError as fault:
+        if not passable(fault):
+            raise
+    return None
+
+
 def check_readable(path: str, at: int, transaction_id: int, size: int) -> Procedure[int]:
     """As `check_in_file`; a record that cannot be read is not intact, whatever stands behind one that can.
 
@@ -110,3 +124,26 @@ def scan_readable(
         at += record_size
         next_id += 1
     return at, next_id, True
+
+
+def read_around_holes(path: str, at: int, length: int, holes: list[range]) -> Procedure[bytes]:
+    """As `read`, with zeros for sectors that cannot be read, whose bytes are entered in `holes`.
+
+    Raises:
+        DiskError: the file is gone.
+    """
+    whole = yield from read_readable(path, at, length)
+    if whole is not None:
+        return whole
+    pieces: list[bytes] = []
+    end = at + length
+    while at < end:
+        border = min(end, at - at % SECTOR + SECTOR)
+        piece = yield from read_readable(path, at, border - at)
+        if piece is None:
+            piece = bytes(border - at)
+            begin = holes.pop().start if holes and holes[-1].stop == at else at
+            holes.append(range(begin, border))
+        pieces.append(piece)
+        at = border
+    return b"".join(pieces)

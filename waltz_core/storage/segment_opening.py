@@ -9,7 +9,8 @@ A file that is not sound is damaged, and never changed. Its intact records are f
 or the length of a bad record leads to them, as bytes that merely look like a record may be part of a payload.
 
 A record that the disk cannot read is damaged, and never a write that was cut short: it may come back. An index that it
-cannot read is none.
+cannot read is none. A header that it cannot read is written again by a repair; in the same sector stand the first
+records, so all of them are looked at.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from waltz_core.storage.evidence import MISSING_MAX, Evidence
 from waltz_core.storage.log_files import WINDOW, LogPlace, Segment
 from waltz_core.storage.procedure import DiskError, Procedure, ReadSpan, read, read_all, write
 from waltz_core.storage.record_codec import HEAD_SIZE, RECORD_SIZE_MIN, announced_size
-from waltz_core.storage.scanning import check_readable, passable, place_in_file, record_span, scan_readable
+from waltz_core.storage.scanning import (
+    check_readable,
+    passable,
+    place_in_file,
+    read_readable,
+    record_span,
+    scan_readable,
+)
 from waltz_core.storage.segment import (
     HEADER_SIZE,
     SegmentHeader,
@@ -79,7 +87,13 @@ class SegmentOpening:
         path = self._evidence.path(name)
         segment = Segment(path, self._evidence.path(index_name(name)), first)
         size = self._sizes[name]
-        header = decode_header((yield from read(path, 0, HEADER_SIZE)))
+        try:
+            header = decode_header((yield from read(path, 0, HEADER_SIZE)))
+        except DiskError as fault:
+            if not passable(fault):
+                raise
+            yield from self._without_header(segment, size, following, fault)
+            return segment
         wrong = wrong_field(header, size, self._where, first)
         if wrong is not None:
             self._out.blame(f"{path}: {wrong}")
@@ -156,6 +170,18 @@ class SegmentOpening:
         body = yield from read(path, at, RECORD_SIZE_MIN + length)
         found = int.from_bytes(body[-4:])
         return f"its checksum: expected {crc32(body[:-4]):08x}, found {found:08x}"
+
+    def _without_header(self, segment: Segment, size: int, following: int | None, fault: DiskError) -> Procedure[None]:
+        """A segment whose header cannot be read: find what else cannot."""
+        problem = f"{segment.data_path}: its header cannot be read: {fault}"
+        self._out.blame_records(problem)
+        offsets: list[int] = []
+        at, *_ = yield from scan_readable(segment.data_path, segment.first_id, HEADER_SIZE, size, offsets)
+        yield from self._salvage(segment, size, offsets, at, following)
+        if following is None:
+            self.entries, self.position = array("Q", offsets), 0
+        if segment.first_id not in self._out.faults:
+            self._out.blame(problem)  # else it is mended with the first record, or given up with it
 
     def _sealed(self, segment: Segment, size: int, following: int) -> Procedure[None]:
         """A segment with another one behind it: complete, or damaged."""
@@ -336,7 +362,11 @@ class SegmentOpening:
         elif following is not None and next_id < following:
             self._out.faults.update(range(next_id, min(following, next_id + MISSING_MAX)))
         elif following is None and at < size:
-            self._out.faults.add(next_id)
+            last_id, span = next_id, record_span(segment.data_path, at, size)
+            if self._mark is not None and (yield from read_readable(span.path, span.offset, span.length)) is None:
+                # Others may be in the bad sector, and it can only be written over as a whole.
+                last_id = max(next_id, min(self._mark, next_id + MISSING_MAX))
+            self._out.faults.update(range(next_id, last_id + 1))
         segment.whole = True
         segment.window_first = segment.next_id = segment.first_id
         segment.window = array("Q")

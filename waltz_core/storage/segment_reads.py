@@ -11,6 +11,7 @@ from waltz_core.storage.log_files import LogFiles, Segment
 from waltz_core.storage.procedure import Procedure, read
 from waltz_core.storage.reading import locate
 from waltz_core.storage.refusals import SE, Refusal
+from waltz_core.storage.scanning import read_readable
 from waltz_core.storage.segment import HEADER_SIZE, decode_header
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.shared import FailureCode
@@ -20,12 +21,13 @@ def list_segments(log: LogFiles, request: admin.SegmentListRequest) -> Procedure
     """All data files of a log.
 
     Raises:
-        DiskError: a header cannot be read.
+        DiskError: a file is gone.
     """
     infos = []
     for segment in tuple(log.segments):
         size, next_id = segment.end, segment.next_id
-        header = decode_header((yield from read(segment.data_path, 0, HEADER_SIZE)))
+        data = yield from read_readable(segment.data_path, 0, HEADER_SIZE)
+        header = None if data is None else decode_header(data)
         created_ms = -1 if header is None else header.created_ms
         sealed = segment is not log.last
         infos.append(admin.SegmentInfo(segment.first_id, next_id - 1, size, created_ms, sealed))

@@ -24,7 +24,7 @@ from tests.storage_desk import (
 )
 from waltz_core.base.edge import Port
 from waltz_core.storage import control, log_files, segment_opening
-from waltz_core.storage.effects import Create, Cut, FaultKind, SyncDirectory, SyncFile, WriteAt
+from waltz_core.storage.effects import Create, Cut, FaultKind, StorageStopped, SyncDirectory, SyncFile, WriteAt
 from waltz_core.storage.replica import State
 from waltz_core.storage.segment import SECTOR
 from waltz_core.wire import admin_messages as admin
@@ -129,6 +129,40 @@ def test_a_mark_counts_though_the_segment_that_it_named_was_taken_back(kind: Fau
     assert marks >= 2
     node.disk.flip(LAST, len(node.disk.content(LAST)) - 1)  # what was acknowledged rots
     assert replica(reopen(node)).state is State.LIMBO
+
+
+@pytest.mark.parametrize("fails", [2, 3, 5])
+def test_a_mark_is_tried_again_for_as_long_as_the_disk_is_full(fails: int) -> None:
+    """It was given up at the second attempt, and named a segment that was taken back until the next append."""
+    node = filled(12)
+    flush_marks(node)
+    marks = 0
+
+    def fault(effect: Any) -> FaultKind | None:
+        nonlocal marks
+        if isinstance(effect, WriteAt) and effect.path == "0/waltz.mark":
+            marks += 1
+            return FaultKind.FULL if 1 < marks <= 1 + fails else None
+        fails_now = isinstance(effect, WriteAt) and effect.path.endswith("12.seg") and effect.offset >= 128
+        return FaultKind.FULL if fails_now else None
+
+    node.disk.fault = fault
+    text_of(append(node, 12, 1))
+    for _ in range(fails):
+        flush_marks(node)
+    assert (replica(node).state, replica(node).files.mark_planned, marks) == (State.OPEN, False, fails + 2)
+    node.disk.flip(LAST, len(node.disk.content(LAST)) - 1)  # what was acknowledged rots
+    assert replica(reopen(node)).state is State.LIMBO
+
+
+def test_a_process_ends_though_a_full_disk_cannot_take_the_mark() -> None:
+    node = desk(threshold=1 << 20)
+    append(node, 0, 3)
+    assert replica(node).files.mark_planned
+    fail(node, FaultKind.FULL, lambda effect: effect.path == "0/waltz.mark", times=1 << 30)
+    node.stop()
+    assert any(isinstance(effect, StorageStopped) for effect in node.emitted)
+    assert replica(node).state is State.OPEN
 
 
 # ---- the control file ----------------------------------------------------------------------------

@@ -616,12 +616,14 @@ def test_what_is_read_of_many_segments_is_asked_for_together() -> None:
     assert max(count for (path, _), count in reads.items() if path.endswith(".seg")) <= 2  # the end of the last one
 
 
-def test_a_file_that_cannot_be_read_among_many_stops_the_partition_alone() -> None:
+@pytest.mark.parametrize(("kind", "state"), [(FaultKind.MISSING, State.STOPPED), (FaultKind.IO, State.LIMBO)])
+def test_a_file_that_cannot_be_read_among_many_stops_the_partition_alone(kind: FaultKind, state: State) -> None:
     node = filled()
     disk = node.disk.clone()
-    disk.fault = lambda effect: FaultKind.IO if isinstance(effect, DiskRead) and effect.path == f"{FIRST}.seg" else None
+    disk.fault = lambda effect: kind if isinstance(effect, DiskRead) and effect.path == f"{FIRST}.seg" else None
     again = opened(disk)
-    assert replica(again).state is State.STOPPED
+    assert replica(again).state is state
+    assert replica(again).faults == (set(range(4)) if state is State.LIMBO else set())
     disk.fault = None
     assert served(reopen(again)) == list(range(12))
 
