@@ -96,10 +96,10 @@ def _double_apply(patch: pytest.MonkeyPatch) -> None:
     """What the next session finds committed is queued once more."""
     resolved = Appender.resolved
 
-    def again(self: Appender, mark: int, out: list[Any]) -> None:
+    def again(self: Appender, mark: int, out: list[Any], now: int = 0) -> None:
         flying = [item for item in self._flying if not isinstance(item, Barrier)]
         appends = [(item.takes[0].run.sender, list(item.appends)) for item in flying]
-        resolved(self, mark, out)
+        resolved(self, mark, out, now)
         for sender, requests in appends:
             self.enqueue(sender, requests)
 

@@ -317,7 +317,7 @@ def confirm(question: str, *, given: bool, refused: str = "nothing was done") ->
 def show(text: str, *, logger_as_output: bool = False) -> None:
     """Print a report, or log it: one record per paragraph, which starts with a line without indentation."""
     if not logger_as_output:
-        print(printable(text, "\n"))  # it may have words of a peer in it
+        print(printable(text, "\n\t"))  # it may have words of a peer in it
         return
     logger = logging.getLogger("waltz.cli")
     for paragraph in re.split(r"\n(?=\S)", text):
