@@ -348,7 +348,7 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "what a proxy carried counts as under way for ever",
         "proxy.carriage",
-        "                self._queue.landed(self._flights.popleft()[1].items())\n",
+        "                self._queue.landed(self._flights.popleft()[1].items(), now)\n",
         "                self._flights.popleft()\n",
         ("tests/unit/proxy/test_carriage.py",),
     ),

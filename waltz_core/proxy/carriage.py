@@ -181,7 +181,7 @@ class Carriage:
             self.heard_at = flush.left_at
             self._answered.append((answer.transaction_id, flush))
 
-    def reached(self, mark: int) -> list[int]:
+    def reached(self, now: int, mark: int) -> list[int]:
         """Our own mark; the tokens of those who waited for it."""
         tokens: list[int] = []
         waiting, self._answered = self._answered, []
@@ -192,7 +192,7 @@ class Carriage:
             tokens += flush.tokens
             self._under_way.decided(flush.round)
             while self._flights and self._flights[0][0] <= flush.round:
-                self._queue.landed(self._flights.popleft()[1].items())
+                self._queue.landed(self._flights.popleft()[1].items(), now)
         return tokens
 
     def send(self, now: int, upstream: Way) -> None:

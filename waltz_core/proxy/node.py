@@ -273,7 +273,7 @@ class ProxyNode:
                 self._touched(number).delivered(now, effect)
                 self._for_client.append(Consumed(number, run[-1].transaction_id))
             case Carried(number):
-                self._touched(number).carried(effect)
+                self._touched(number).carried(now, effect)
             case RecordsCarried(number):
                 self._on_records(now, effect)
             case StatusChanged(number, phase):
@@ -346,7 +346,7 @@ class ProxyNode:
         elif answer.records is None:
             self._for_client.append(ReadMark(answer.partition, _BEGIN))
         else:
-            partition.begin(answer.log_start, whole=answer.token == FLOOR)
+            partition.begin(now, answer.log_start, whole=answer.token == FLOOR)
             self._for_client.append(Open(answer.partition, partition.mark, deliver=True))
 
     # ---- events ------------------------------------------------------------------------------

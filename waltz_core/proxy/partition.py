@@ -133,7 +133,7 @@ class ProxyPartition:
 
     # ---- upstream ------------------------------------------------------------------------------
 
-    def begin(self, log_start: int, *, whole: bool) -> None:
+    def begin(self, now: int, log_start: int, *, whole: bool) -> None:
         """The log reaches from here to the mark that was heard, which is where our feed begins.
 
         Args:
@@ -148,7 +148,7 @@ class ProxyPartition:
         self._log_start.archived = 0 if whole else None
         self._tell_beginning()
         self.feeds.opened(mark)
-        self._pass_reached()
+        self._pass_reached(now)
 
     def marked(self, number: int, mark: int) -> None:
         """The server has confirmed a mark, for a round of questions and all before it."""
@@ -174,7 +174,7 @@ class ProxyPartition:
         assert run[0].transaction_id == self.mark + 1, (run[0].transaction_id, self.mark)
         self.feeds.grown(now, run[0].transaction_id, run)
         self.mark = run[-1].transaction_id
-        self._pass_reached()
+        self._pass_reached(now)
 
     def phase_changed(self, phase: Phase) -> None:
         """Of the client machine. Once it waits, nobody says any more what became of appends that went over the way."""
@@ -185,12 +185,12 @@ class ProxyPartition:
                 self._clients.put(CloseConn(conn, text))
         self.carriage.mounted(self.connected)
 
-    def carried(self, answer: Carried) -> None:
+    def carried(self, now: int, answer: Carried) -> None:
         """The server says what became of something that was sent for others."""
         message = answer.message
         if isinstance(message, messages.FlushResponse):
             self.carriage.answered(message)
-            self._pass_reached()
+            self._pass_reached(now)
             return
         conn = self.carriage.conn_of(req_client(message.req_id))
         if conn is not None:
@@ -210,10 +210,10 @@ class ProxyPartition:
             self.log_begins(answer.log_start)
         self.source.fetched(answer)
 
-    def _pass_reached(self) -> None:
+    def _pass_reached(self, now: int) -> None:
         self.source.reached(self.mark)
         if self.source.known:
-            for token in self.carriage.reached(self.mark):
+            for token in self.carriage.reached(now, self.mark):
                 self.feeds.passed(token, self.mark)
 
     # ---- clients -----------------------------------------------------------------------------

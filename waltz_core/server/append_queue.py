@@ -353,12 +353,8 @@ class AppendQueue:
         """Cost of what is in flight."""
         return self._flying.total
 
-    def landed(self, costs: Iterable[tuple[int, int]], now: int | None = None) -> None:
-        """Appends are not in flight any more, by client and cost: some who had too much there may go on.
-
-        Without `now`: when something last came or was taken.
-        """
-        now = self._now if now is None else now
+    def landed(self, costs: Iterable[tuple[int, int]], now: int) -> None:
+        """Appends are not in flight any more, by client and cost: some who had too much there may go on."""
         free, lights = self._flying.free, self._light.any(now)
         for client, cost in costs:
             free(client, cost)

@@ -99,7 +99,7 @@ class Watch:
     def _rest(self) -> None:
         """Wait for the next viewer."""
         self._wanted = trio.Event()
-        self.page = None  # what he gets is not of today
+        self.page = None  # what it gets is not of today
 
     def _publish(self, page: Page) -> None:
         self.page, self.text = page, json.dumps(page, separators=(",", ":"))

@@ -74,7 +74,7 @@ class Desk:
         self.told: list[object] = []
         self.now = 1_000
         self.partition.begins_behind = mark
-        self.partition.begin(0, whole=False)
+        self.partition.begin(self.now, 0, whole=False)
         if connected:
             self.connect()
 
@@ -94,7 +94,7 @@ class Desk:
 
     def flushed(self, mark: int, at: int = -1) -> None:
         """The server has answered a flush."""
-        self.partition.carried(Carried(0, messages.FlushResponse(self.upstream.barriers[at], mark)))
+        self.partition.carried(self.now, Carried(0, messages.FlushResponse(self.upstream.barriers[at], mark)))
         self.work()
 
     def feed(self, *req_ids: ReqId) -> None:

@@ -39,7 +39,7 @@ class Office:
         for req_id in self.upstream.barriers[self.answered :]:
             self.carriage.answered(messages.FlushResponse(req_id, mark))
         self.answered = len(self.upstream.barriers)
-        return self.carriage.reached(mark) if reached else []
+        return self.carriage.reached(self.now, mark) if reached else []
 
     def order(self) -> list[int]:
         return [req_client(one.req_id) for one in self.upstream.carried]
@@ -160,10 +160,10 @@ def test_what_is_under_way_is_not_decided_before_its_feed_is_here() -> None:
     office.send()
     before = len(office.upstream.carried)
     office.answer(99, reached=False)
-    assert office.carriage.reached(98) == []
+    assert office.carriage.reached(office.now, 98) == []
     office.send()
     assert len(office.upstream.carried) == before
-    office.carriage.reached(99)
+    office.carriage.reached(office.now, 99)
     office.send()
     assert len(office.upstream.carried) > before
 
@@ -182,7 +182,7 @@ def test_a_lost_mount_leaves_nothing_under_way() -> None:
     office.send()
     assert len(office.upstream.carried) > before
     office.carriage.answered(messages.FlushResponse(barriers(office)[1], 0))  # late, and nobody's any more
-    assert office.carriage.reached(0) == []
+    assert office.carriage.reached(office.now, 0) == []
 
 
 def test_a_barrier_of_a_client_with_nothing_here_passes_the_appends_of_others() -> None:

@@ -111,8 +111,8 @@ def test_refusals_go_to_the_client_whose_append_it_was() -> None:
         desk.flushed(9)
         desk.says(who, append(NEW + conn, 1))
     failure = messages.LockFailure(desk.upstream.carried[1].req_id, 4)
-    desk.partition.carried(Carried(0, failure))
-    desk.partition.carried(Carried(0, messages.LockFailure(make_req_id(5, 1, 0, 1), 4)))  # of nobody here
+    desk.partition.carried(desk.now, Carried(0, failure))
+    desk.partition.carried(desk.now, Carried(0, messages.LockFailure(make_req_id(5, 1, 0, 1), 4)))  # of nobody here
     desk.work()
     assert desk.of(messages.LockFailure) == desk.of(messages.LockFailure, 2) == [failure]
 
@@ -141,7 +141,7 @@ def test_a_flush_whose_answer_was_lost_is_asked_again() -> None:
     desk.partition.phase_changed(desk.partition.phase)
     desk.connect()
     assert states(desk) == [READY]
-    desk.partition.carried(Carried(0, messages.FlushResponse(lost, 9)))  # late, and nobody's any more
+    desk.partition.carried(desk.now, Carried(0, messages.FlushResponse(lost, 9)))  # late, and nobody's any more
     assert len(states(desk)) == 1
 
 
@@ -236,7 +236,7 @@ def test_who_was_appended_for_is_forgotten_once_a_flush_has_decided_it() -> None
         clients = range(beat * 1_000, beat * 1_000 + 50)
         desk.says(other, *(append(client_id, 1) for client_id in clients))
         failure = messages.LockFailure(append(clients[0], 1).req_id, 4)
-        desk.partition.carried(Carried(0, failure))
+        desk.partition.carried(desk.now, Carried(0, failure))
         desk.work()
         assert desk.of(messages.LockFailure, 1)[-1] == failure, "the one before it knows whose it is"
         # Nobody asks for anything: the flush that tells how old our data is does it, or one for how much is under way.
@@ -462,7 +462,7 @@ def test_who_is_gone_is_told_nothing_and_his_appends_still_leave() -> None:
     desk.upstream.up = True
     desk.work()
     assert len(desk.upstream.carried) == 1
-    desk.partition.carried(Carried(0, messages.LockFailure(append(NEW, 1).req_id, 4)))
+    desk.partition.carried(desk.now, Carried(0, messages.LockFailure(append(NEW, 1).req_id, 4)))
     desk.work()
     assert desk.of(messages.LockFailure) == []
 

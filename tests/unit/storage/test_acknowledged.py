@@ -103,6 +103,22 @@ def test_a_mark_that_falls_due_while_something_runs_alone_is_written_afterwards(
     assert replica(reopen(node, threshold=1 << 20)).state is State.LIMBO
 
 
+def begin_in_vain(node: Desk, kind: FaultKind, full: range) -> list[Any]:
+    """A segment is begun and taken back; returns the writes of the mark, of which those at these places fail."""
+    marks: list[Any] = []
+
+    def fault(effect: Any) -> FaultKind | None:
+        if isinstance(effect, WriteAt) and effect.path == "0/waltz.mark":
+            marks.append(effect)
+            return FaultKind.FULL if len(marks) - 1 in full else None
+        fails = isinstance(effect, WriteAt) and effect.path.endswith("12.seg") and effect.offset >= 128
+        return kind if fails else None
+
+    node.disk.fault = fault
+    text_of(append(node, 12, 1))
+    return marks
+
+
 @pytest.mark.parametrize(
     ("kind", "mark_fails"), [(FaultKind.FULL, False), (FaultKind.FULL, True), (FaultKind.IO, False)]
 )
@@ -110,23 +126,12 @@ def test_a_mark_counts_though_the_segment_that_it_named_was_taken_back(kind: Fau
     """A disk was full when a segment was begun: the next opening took a damaged end of the log for a torn write."""
     node = filled(12)
     flush_marks(node)
-    marks = 0
-
-    def fault(effect: Any) -> FaultKind | None:
-        nonlocal marks
-        if isinstance(effect, WriteAt) and effect.path == "0/waltz.mark":
-            marks += 1
-            return FaultKind.FULL if mark_fails and marks == 2 else None
-        fails = isinstance(effect, WriteAt) and effect.path.endswith("12.seg") and effect.offset >= 128
-        return kind if fails else None
-
-    node.disk.fault = fault
-    text_of(append(node, 12, 1))
+    marks = begin_in_vain(node, kind, range(1, 2 if mark_fails else 1))
     node.disk.fault = None
     assert replica(node).state is (State.OPEN if kind is FaultKind.FULL else State.STOPPED)
     flush_marks(node)
     node.stop()
-    assert marks >= 2
+    assert len(marks) >= 2
     node.disk.flip(LAST, len(node.disk.content(LAST)) - 1)  # what was acknowledged rots
     assert replica(reopen(node)).state is State.LIMBO
 
@@ -136,21 +141,10 @@ def test_a_mark_is_tried_again_for_as_long_as_the_disk_is_full(fails: int) -> No
     """It was given up at the second attempt, and named a segment that was taken back until the next append."""
     node = filled(12)
     flush_marks(node)
-    marks = 0
-
-    def fault(effect: Any) -> FaultKind | None:
-        nonlocal marks
-        if isinstance(effect, WriteAt) and effect.path == "0/waltz.mark":
-            marks += 1
-            return FaultKind.FULL if 1 < marks <= 1 + fails else None
-        fails_now = isinstance(effect, WriteAt) and effect.path.endswith("12.seg") and effect.offset >= 128
-        return FaultKind.FULL if fails_now else None
-
-    node.disk.fault = fault
-    text_of(append(node, 12, 1))
+    marks = begin_in_vain(node, FaultKind.FULL, range(1, 1 + fails))
     for _ in range(fails):
         flush_marks(node)
-    assert (replica(node).state, replica(node).files.mark_planned, marks) == (State.OPEN, False, fails + 2)
+    assert (replica(node).state, replica(node).files.mark_planned, len(marks)) == (State.OPEN, False, fails + 2)
     node.disk.flip(LAST, len(node.disk.content(LAST)) - 1)  # what was acknowledged rots
     assert replica(reopen(node)).state is State.LIMBO
 
