@@ -81,7 +81,7 @@ class Client:
     @must_be_awaited
     @documented(trio_front.Client.append_many)
     async def append_many(
-        self, partition: int, appends: Iterable[Append], *, based_on: int | None = None
+        self, partition: int, appends: Iterable[Append | bytes], *, based_on: int | None = None
     ) -> list[Receipt | LockConflictError | NotCommittedError]:
         wanted = listed(appends, APPENDS)  # a generator of them runs in the caller's thread
 
@@ -102,7 +102,9 @@ class Client:
 
     @must_be_awaited
     @documented(trio_front.Client.send_many)
-    async def send_many(self, partition: int, appends: Iterable[Append], *, based_on: int | None = None) -> PendingMany:
+    async def send_many(
+        self, partition: int, appends: Iterable[Append | bytes], *, based_on: int | None = None
+    ) -> PendingMany:
         wanted = listed(appends, APPENDS)  # a generator of them runs in the caller's thread
 
         async def run() -> PendingMany:

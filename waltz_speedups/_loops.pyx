@@ -957,6 +957,16 @@ cdef object _taken(appends, at, like, cls, codec, size_max, room, list headers, 
     of_like = (None, None, None) if like is None else (like.write, like.read, like.append)
     while place < end and size < wanted:
         one = <object>PyList_GET_ITEM(appends, place)
+        if like is None and WALTZ_IS_BYTES(one):
+            length = PyBytes_GET_SIZE(one)
+            if length > largest:
+                break
+            headers.append(0)
+            payloads.append(one)
+            checksums.append(PyLong_FromLong(<int32_t><uint32_t>crc32(one)))
+            size += length
+            place += 1
+            continue
         if type(one) is not cls or type(_plain.get(one, 1)) is not codec:
             break
         data = _plain.get(one, 0)

@@ -160,7 +160,7 @@ class Client:
     def append_many(
         self,
         partition: int,
-        appends: Iterable[Append],
+        appends: Iterable[Append | bytes],
         *,
         based_on: int | None = None,
         timeout: float | None = None,
@@ -171,7 +171,7 @@ class Client:
 
         Args:
             partition: which one.
-            appends: payloads, headers, locks.
+            appends: payloads, headers, locks; bytes are one that has only a payload, and cost less.
             based_on: as of `append`, for all of them.
             timeout: seconds to wait for all of them.
 
@@ -213,7 +213,7 @@ class Client:
     def send_many(
         self,
         partition: int,
-        appends: Iterable[Append],
+        appends: Iterable[Append | bytes],
         *,
         based_on: int | None = None,
         timeout: float | None = None,

@@ -358,7 +358,7 @@ async def test_an_application_that_is_not_entered_shows_the_line_that_does() -> 
             await app
 
 
-@pytest.mark.parametrize("several", [waltz.Append(b"x"), None, 3])
+@pytest.mark.parametrize("several", [waltz.Append(b"x"), None, 3, b"x", "x"])
 async def test_appends_that_are_no_list_are_refused(several: Any) -> None:
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
         for call in (client.append_many, client.send_many):

@@ -3,6 +3,7 @@
 # ruff: noqa: PT012, SIM117 - what leaves a block is exactly what is tested
 from __future__ import annotations
 
+import gc
 import logging
 import math
 from collections import deque
@@ -149,6 +150,68 @@ async def test_many_sends_with_the_same_tuple_of_locks_have_each_of_them() -> No
         refused = [at for at, outcome in enumerate(outcomes) if isinstance(outcome, waltz.LockConflictError)]
         assert refused == [*range(300, 600), 900]
         assert [made.data for made in cluster.logs[0].records][-1] == b"again"
+
+
+async def test_bytes_among_many_appends_are_payloads_without_header_and_locks() -> None:
+    class Text(bytes):
+        pass
+
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        rows: list[waltz.Append | bytes] = [
+            b"a",
+            waltz.Append(b"b", header=2, append=[("x", 1)], result=7),
+            b"",
+            Text(b"c"),
+            *[b"d"] * 600,
+        ]
+        for given in (rows, iter(rows)):
+            outcomes = await client.append_many(0, given, based_on=-1)
+            assert [outcome.value for outcome in outcomes if isinstance(outcome, waltz.Receipt)] == [None, 7] + [
+                None
+            ] * 602
+        records = cluster.logs[0].records
+        assert [(made.data, made.header) for made in records] == [
+            (b"a", 0),
+            (b"b", 2),
+            (b"", 0),
+            (b"c", 0),
+            *[(b"d", 0)] * 600,
+        ] * 2
+        wrong: Any = [b"a", bytearray(b"b")]
+        with pytest.raises(TypeError, match="expected an Append, found bytearray"):
+            await client.send_many(0, wrong)
+        with pytest.raises(ValueError, match="bytes"):
+            await client.send_many(0, [b"a", bytes((16 << 20) + 1)])
+        await client.flush()
+        assert cluster.logs[0].mark == 1207
+
+
+async def test_appends_and_reading_leave_nothing_to_the_garbage_collector() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        await client.append(0, RAW)
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            pending = await client.send(0, waltz.Append(b"x", append=[("x", 1)]))
+            together = await client.send_many(0, [b"payload", RAW] * 20)
+            assert (await together.outcomes()).committed == 40
+            assert await pending.outcome() == 1
+            async with client.feed(0, after=-1) as feed:
+                async for batch in feed.batches(21):
+                    if batch.last_id == 41:
+                        break
+            gc.collect()
+            left = [
+                each
+                for each in gc.garbage
+                if isinstance(each, waltz.Pending | waltz.PendingMany | waltz.Transaction | Columns)
+            ]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+    assert left == []
 
 
 async def test_outcomes_by_runs_part_where_others_committed_in_between() -> None:

@@ -28,7 +28,7 @@ from waltz_core.base.ids import ReqId, make_req_id
 from waltz_core.base.log import Record, RecordHeader
 from waltz_core.base.twins import REFERENCES
 from waltz_core.client.calls import Submit
-from waltz_core.client.columns import Columns, RowLocks
+from waltz_core.client.columns import Columns, RowLocks, signed_crc
 from waltz_core.storage.record_codec import decode_run, encode_record
 from waltz_core.wire import runs
 from waltz_core.wire.client_messages import AppendRequest, FeedData, NamedAppendRequest
@@ -374,6 +374,7 @@ class Other(Wanted):
 
 NOTHING = ((), (), ())
 WANTED = st.one_of(
+    DATA,
     st.builds(Append, DATA, st.just(Raw()), INT32),
     st.builds(Append, DATA, st.just(Raw()), INT32),
     st.builds(Wanted, DATA, st.just(Raw()), INT32, st.just(NOTHING), st.none()),
@@ -414,18 +415,32 @@ def test_a_run_of_plain_appends_is_taken_at_once(twins: ModuleType) -> None:
     assert payloads == [b"%d" % number for number in range(2, 10)]
 
 
+def test_bytes_are_a_payload_with_header_0(twins: ModuleType) -> None:
+    for function in (REFERENCES["take_plain"], twins.take_plain):
+        headers: list[int] = []
+        payloads: list[bytes] = []
+        checksums: list[int] = []
+        rows = [b"one", Append(b"two", header=2), b"", bytearray(b"no"), b"three"]
+        assert function(rows, 0, Append, Raw, 100, 1000, headers, payloads, checksums) == (3, 6)
+        assert (headers, payloads) == ([0, 2, 0], [b"one", b"two", b""])
+        assert checksums == [signed_crc(payload) for payload in payloads]
+        assert function([b"large"], 0, Append, Raw, 4, 1000, [], [], []) == (0, 0)
+    for function in (REFERENCES["take_alike"], twins.take_alike):
+        assert function([b"one"], 0, Append(b""), Append, Raw, 100, 1000, [], [], []) == (0, 0)
+
+
 _SHARED = ((), (("a", 1),), (("a", 1), ("b", 2)))
 
 
 @given(
-    rows=st.lists(st.tuples(DATA, *[st.sampled_from([*_SHARED, (), [("a", 1)]])] * 3), max_size=5),
+    rows=st.lists(st.tuples(DATA, *[st.sampled_from([*_SHARED, (), [("a", 1)]])] * 3) | DATA, max_size=5),
     like=st.tuples(*[st.sampled_from(_SHARED)] * 3),
     at=st.integers(0, 5),
 )
 def test_appends_with_the_very_locks_of_another_go_into_columns(
     twins: ModuleType, rows: list[Any], like: tuple[Any, ...], at: int
 ) -> None:
-    appends = [Append(data, write=write, read=read, append=adds) for data, write, read, adds in rows]
+    appends = [row if type(row) is bytes else Append(row[0], write=row[1], read=row[2], append=row[3]) for row in rows]
     model = Append(b"", write=like[0], read=like[1], append=like[2])
     same(twins, "take_alike", appends, min(at, len(appends)), model, Append, Raw, 50, 90, [], [], [])
 

@@ -93,7 +93,7 @@ def signed_crc(data: bytes) -> int:
 
 @twin
 def take_plain(
-    appends: Sequence[HasPayload],
+    appends: Sequence[HasPayload | bytes],
     at: int,
     cls: type[Any],
     codec: type[Any],
@@ -104,6 +104,8 @@ def take_plain(
     checksums: list[int],
 ) -> tuple[int, int]:
     """Move plain appends from `appends[at]` on into columns, up to the first that needs a closer look.
+
+    Bytes are the payload of one with header 0.
 
     Args:
         cls: the class of plain appends.
@@ -119,7 +121,7 @@ def take_plain(
 
 @twin
 def take_alike(
-    appends: Sequence[HasPayload],
+    appends: Sequence[HasPayload | bytes],
     at: int,
     like: HasPayload,
     cls: type[Any],
@@ -135,7 +137,7 @@ def take_alike(
 
 
 def _take(
-    appends: Sequence[HasPayload],
+    appends: Sequence[HasPayload | bytes],
     at: int,
     like: HasPayload | None,
     cls: type[Any],
@@ -149,17 +151,20 @@ def _take(
     size = 0
     while at < len(appends) and size < room:
         append = appends[at]
-        if type(append) is not cls or type(append.codec) is not codec:
-            break
-        data, header = append.value, append.header
-        if type(data) is not bytes or len(data) > size_max or type(header) is not int:
-            break
-        if not -_INT_31 <= header < _INT_31 or append.result is not None:
-            break
-        if like is None:
-            if any(type(locks) is not tuple or locks for locks in (append.write, append.read, append.append)):
+        if type(append) is bytes:
+            data, header = append, 0
+            if like is not None:
                 break
-        elif append.write is not like.write or append.read is not like.read or append.append is not like.append:
+        else:
+            assert not isinstance(append, bytes)
+            if type(append) is not cls or type(append.codec) is not codec:
+                break
+            data, header = append.value, append.header
+            if append.result is not None or not _has_locks_of(append, like):
+                break
+        if type(data) is not bytes or len(data) > size_max:
+            break
+        if type(header) is not int or not -_INT_31 <= header < _INT_31:
             break
         headers.append(header)
         payloads.append(data)
@@ -167,6 +172,13 @@ def _take(
         size += len(data)
         at += 1
     return at, size
+
+
+def _has_locks_of(append: HasPayload, like: HasPayload | None) -> bool:
+    """Whether an append has the very tuples of locks of another one; none, if there is no other one."""
+    if like is None:
+        return not any(type(locks) is not tuple or locks for locks in (append.write, append.read, append.append))
+    return append.write is like.write and append.read is like.read and append.append is like.append
 
 
 @twin

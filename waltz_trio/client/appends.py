@@ -97,26 +97,26 @@ class Appends:
         return await self.submit(partition, append, based_on).outcome()
 
     def append_many(
-        self, partition: int, appends: Iterable[Append], based_on: int | None
+        self, partition: int, appends: Iterable[Append | bytes], based_on: int | None
     ) -> Coroutine[Any, Any, list[Receipt | LockConflictError | NotCommittedError]]:
         """See `Client.append_many`."""
         self.unstarted += 1
         return self._append_many(partition, appends, based_on)
 
     async def _append_many(
-        self, partition: int, appends: Iterable[Append], based_on: int | None
+        self, partition: int, appends: Iterable[Append | bytes], based_on: int | None
     ) -> list[Receipt | LockConflictError | NotCommittedError]:
         pending = await self._send_many(partition, appends, based_on)
         return list(await pending.outcomes())
 
     def send_many(
-        self, partition: int, appends: Iterable[Append], based_on: int | None
+        self, partition: int, appends: Iterable[Append | bytes], based_on: int | None
     ) -> Coroutine[Any, Any, PendingMany]:
         """See `Client.send_many`."""
         self.unstarted += 1
         return self._send_many(partition, appends, based_on)
 
-    async def _send_many(self, partition: int, appends: Iterable[Append], based_on: int | None) -> PendingMany:
+    async def _send_many(self, partition: int, appends: Iterable[Append | bytes], based_on: int | None) -> PendingMany:
         self.unstarted -= 1
         many = PendingMany(self._life.check_open(partition))
         if based_on is not None and based_on is not PROBE_MARK:
@@ -127,7 +127,7 @@ class Appends:
             await self._send_each(many, iter(appends), based_on)
         return many
 
-    async def _send_all(self, many: PendingMany, appends: list[Append], based_on: int | None) -> None:
+    async def _send_all(self, many: PendingMany, appends: list[Append | bytes], based_on: int | None) -> None:
         """Send appends that are all there: none of them where one cannot be sent, so that all may be sent again."""
         made: deque[_Rows] = deque()
         mark = self._mark_now(many.partition, based_on)
@@ -149,11 +149,11 @@ class Appends:
             await self._may_send()
             self._post_rows(many, made.popleft(), based_on)
 
-    async def _send_each(self, many: PendingMany, source: Iterator[Append], based_on: int | None) -> None:
+    async def _send_each(self, many: PendingMany, source: Iterator[Append | bytes], based_on: int | None) -> None:
         """Send appends as they are made, which may be more than memory holds."""
         trouble, ended, begin = None, False, 0
         while not ended:
-            chunk: list[Append] = []
+            chunk: list[Append | bytes] = []
             mark = self._mark_now(many.partition, based_on)
             try:
                 chunk.extend(islice(source, _ROWS))
@@ -177,7 +177,13 @@ class Appends:
             raise trouble
 
     def _take(
-        self, many: PendingMany, appends: Sequence[Append], at: int, begin: int, based_on: int | None, rows: _Rows
+        self,
+        many: PendingMany,
+        appends: Sequence[Append | bytes],
+        at: int,
+        begin: int,
+        based_on: int | None,
+        rows: _Rows,
     ) -> int:
         """Encode appends from `appends[at]` on, as many as are good to send together; where they end.
 
@@ -192,7 +198,8 @@ class Appends:
                 at, taken = take_plain(appends, at, Append, Raw, limit, _ROW_BYTES - size, *into)
                 size += taken
                 if at < len(appends) and size < _ROW_BYTES:
-                    append = appends[at]
+                    given = appends[at]
+                    append = Append(given) if isinstance(given, bytes) else given
                     data, header, locks = self._encode(many.partition, append, based_on, rows.mark)
                     if append.result is not None:
                         many._results[begin + at] = append.result

@@ -95,9 +95,9 @@ def several(values: Any, kind: tuple[str, str]) -> Iterable[Any]:
     """What can be gone through; `kind` is what is in it, and how it is written.
 
     Raises:
-        TypeError: it is no list of anything.
+        TypeError: it is no list of anything; text and bytes would be one of their characters.
     """
-    if not isinstance(values, Iterable):
+    if isinstance(values, str | bytes | bytearray) or not isinstance(values, Iterable):
         what, line = kind
         raise TypeError(f"expected a list of {what}, found {shown(values)}; write {line}")
     return values

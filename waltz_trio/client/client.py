@@ -201,7 +201,7 @@ class Client:
         return self._appends.append(partition, append, based_on)
 
     def append_many(
-        self, partition: int, appends: Iterable[Append], *, based_on: int | None = None
+        self, partition: int, appends: Iterable[Append | bytes], *, based_on: int | None = None
     ) -> Coroutine[Any, Any, list[Receipt | LockConflictError | NotCommittedError]]:
         """Append many transactions and wait for all of them at once; no retries.
 
@@ -210,7 +210,7 @@ class Client:
 
         Args:
             partition: which one.
-            appends: payloads, headers, locks.
+            appends: payloads, headers, locks; bytes are one that has only a payload, and cost less.
             based_on: as of `append`, for all of them.
 
         Returns:
@@ -234,7 +234,7 @@ class Client:
         return self._appends.send(partition, append, based_on)
 
     def send_many(
-        self, partition: int, appends: Iterable[Append], *, based_on: int | None = None
+        self, partition: int, appends: Iterable[Append | bytes], *, based_on: int | None = None
     ) -> Coroutine[Any, Any, PendingMany]:
         """Queue many appends and return; as many calls of `send` would, at a fraction of their cost.
 
@@ -243,7 +243,7 @@ class Client:
 
         Args:
             partition: which one.
-            appends: payloads, headers, locks.
+            appends: payloads, headers, locks; bytes are one that has only a payload, and cost less.
             based_on: as of `append`, for all of them.
 
         Returns:
