@@ -228,13 +228,26 @@ def with_spark(rows: Rows, spark: Any, name: str, directory: Path, count: int, s
     def drain(frame: Any) -> None:
         frame.write.format("noop").mode("overwrite").save()
 
-    options = {"rows": count, "size": max(1, size // count - 40), "tasks": _PARTITIONS}
+    def tally(frame: Any) -> None:
+        assert sum(row["count"] for row in frame.groupBy("partition").count().collect()) == count
+
     ceiling = f"ceiling {name}"
-    rows.measure(ceiling, count, size, lambda: drain(spark.read.format("waltz-ceiling").options(**options).load()))
+    rows.measure(ceiling, count, size, lambda: drain(ready(spark, count, size)))
     for verify in ("none", "payload", "record"):
         label = f"scan {name}" if verify == "none" else f"scan {name} {verify}"
         reader = spark.read.format("waltz").options(directory=str(directory), verify=verify, minPartitions=_PARTITIONS)
         rows.measure(label, count, size, lambda reader=reader: drain(reader.load()), ceiling)  # type: ignore[misc]
+    reader = spark.read.format("waltz").options(directory=str(directory), minPartitions=_PARTITIONS)
+    headers = reader.option("columns", "partition,transaction_id,header").load()
+    rows.measure(f"headers {name}", count, size, lambda: drain(headers), ceiling)
+    ids = reader.option("columns", "partition").load()
+    rows.measure(f"count {name}", count, size, lambda: tally(ids), ceiling)
+
+
+def ready(spark: Any, count: int, size: int) -> Any:
+    """As many rows of the same size, of batches that are there: what Spark takes in at most."""
+    options = {"rows": count, "size": max(1, size // count - 40), "tasks": _PARTITIONS}
+    return spark.read.format("waltz-ceiling").options(**options).load()
 
 
 def archive_and_restore(rows: Rows, spark: Any, name: str, directory: Path, count: int, size: int) -> None:
@@ -301,7 +314,13 @@ def micro_batches(rows: Rows, spark: Any, directory: Path, count: int, size: int
         query.awaitTermination()
         return query
 
-    rows.measure("stream bank to parquet", count, size, lambda: stream(1_000_000, "all", f"0-{_PARTITIONS - 1}"))
+    def write_ready() -> None:
+        ready(spark, count, size).write.mode("overwrite").parquet(str(target / "ready"))
+
+    ceiling = "ceiling bank to parquet"
+    rows.measure(ceiling, count, size, write_ready)
+    everything = f"0-{_PARTITIONS - 1}"
+    rows.measure("stream bank to parquet", count, size, lambda: stream(1_000_000, "all", everything), ceiling)
     query = stream(max(1, count // _PARTITIONS // 12), "floor", "0")
     times = sorted(one.durationMs["triggerExecution"] for one in query.recentProgress if one.numInputRows)
     median = times[len(times) // 2] / 1000
