@@ -275,15 +275,15 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "many connections are many parts",
         "base.turns",
-        "return part.owner.amount > fair and part.amount > fair // part.owner.conns",
-        "return part.amount > fair",
+        "return self._held[owner] > fair and self._parts[conn] > fair // self._conns[owner]",
+        "return self._parts[conn] > fair",
         _TURNS,
     ),
     Mutant(
         "a connection that is gone still holds its part",
         "base.turns",
-        "            part.owner.amount -= part.amount\n            self.total -= part.amount\n",
-        "            part.owner.amount -= part.amount\n",
+        "        self.free(conn, self.part(conn))\n",
+        "        pass\n",
         _TURNS,
     ),
     Mutant(
