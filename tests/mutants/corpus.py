@@ -628,8 +628,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "answer for another request",
         "store.pool",
-        "pending = self._pending.take(answer.seq_num)",
-        "pending = self._pending.take(next(iter(self._pending._waiting), answer.seq_num))",
+        "asked = self._asked.pop(answer.seq_num, None)",
+        "asked = self._asked.pop(next(iter(self._asked), answer.seq_num), None)",
     ),
     Mutant(
         "silent storage node waited for",
@@ -1017,8 +1017,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "mark confirmed by the vote of an append that left before the question",
         "store.followers",
-        "self._confirmations.heard(link.replica, link.answered())",
-        "link.answered(), self._confirmations.heard(link.replica, self._confirmations.wanted)",
+        "round_number = link.answered()",
+        "round_number = (link.answered(), confirmations.wanted)[1]",
     ),
     Mutant(
         "mark confirmed by one storage node",

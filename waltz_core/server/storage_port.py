@@ -81,8 +81,8 @@ class StoragePort:
     def received(self, now: int, event: Received) -> None:
         """Bytes from a storage node."""
         pool = self._pool_of[event.conn]
-        pool.received(now, event.data)
-        self._used[pool.replica] = pool
+        if pool.received(now, event.data):
+            self._used[pool.replica] = pool
         if self._noted:
             self._on_notes(now)
 
@@ -186,16 +186,17 @@ class StoragePort:
         return pool
 
     def _on_notes(self, now: int) -> None:
-        partitions = self._partitions
+        partitions, pending = self._partitions, self._context.pending
+        served = partitions.served
         for note in self._notes.take():
             match note:
                 case StorageAnswer() | StorageFailed():
-                    asked = self._context.pending.take(note.ticket)
-                    partition = partitions.get(asked.partition_id) if isinstance(asked, ReplicaAsked) else None
+                    asked = pending.take(note.ticket)
+                    partition = served.get(asked.partition_id) if type(asked) is ReplicaAsked else None
                     if partition is not None and partition.storage_answered(now, note):
                         partitions.touch(partition.partition_id)
                 case StorageNews():
-                    partition = partitions.get(note.message.partition_id)
+                    partition = served.get(note.message.partition_id)
                     if partition is not None:
                         partition.storage_news(now, note)
                         partitions.touch(partition.partition_id)

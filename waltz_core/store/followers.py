@@ -112,10 +112,11 @@ class Followers:
             if link.state is following:
                 if link.next < end:
                     self._follow(now, link)
-                if asks and self._confirmations.must_ask(link.replica, link.last_round):
-                    self._confirmations.ask(link.replica)
+                if asks and confirmations.must_ask(link.replica, link.last_round):
+                    confirmations.ask(link.replica)
                     self._requests.check_fence(link.replica)
-        if self._tail.begins_below(self._commit_mark + 1):
+        kept = self._tail.kept
+        if kept and kept[0].last <= self._commit_mark:
             self._release()
 
     def voted(self, link: ReplicaLink) -> bool:
@@ -126,8 +127,11 @@ class Followers:
         """
         if link.state is not LinkState.FOLLOWING:
             return True
-        asked = self._confirmations.open
-        self._confirmations.heard(link.replica, link.answered())
+        confirmations = self._confirmations
+        asked = confirmations.wanted != confirmations.confirmed
+        round_number = link.answered()
+        if round_number:  # before the first round nothing can be confirmed
+            confirmations.heard(link.replica, round_number)
         counts = link.acked > self._commit_mark
         decides = counts and self._holders() >= self._quorum
         follows = decides or asked or link.next < self._tail.end
@@ -210,7 +214,8 @@ class Followers:
 
     def _release(self) -> None:
         """Batches that every following replica was sent need not be kept."""
-        below = min(
-            (link.next for link in self._links.values() if link.state is LinkState.FOLLOWING), default=self._tail.end
-        )
-        self._tail.release(min(below, self._commit_mark + 1))
+        below = self._commit_mark + 1  # which is not behind the end of the tail
+        for link in self._links.values():
+            if link.next < below and link.state is LinkState.FOLLOWING:
+                below = link.next
+        self._tail.release(below)
