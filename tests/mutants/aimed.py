@@ -303,15 +303,15 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "appends wait, and all is well",
         "server.commits",
-        "        if not self._appender.queue and not self._appender.in_flight:\n            self._waits_since = None\n",
-        "        if not self._appender.queue:\n            self._waits_since = None\n",
+        "        if not self.appender.queue.queued and not self.appender.in_flight:\n            self._waits_since = None\n",
+        "        if not self.appender.queue.queued:\n            self._waits_since = None\n",
         _FAIRNESS,
     ),
     Mutant(
         "a refusal is no progress",
         "server.commits",
-        'decided = self._appender.commit_mark + self.counters["rejected-append"]',
-        "decided = self._appender.commit_mark",
+        'decided = self.appender.commit_mark + self.counters["rejected-append"]',
+        "decided = self.appender.commit_mark",
         _FAIRNESS,
     ),
     Mutant(

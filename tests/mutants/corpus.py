@@ -192,8 +192,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "flush answered with the uncommitted",
         "server.commits",
-        "self._feeds.passed(verdict.token, self._appender.commit_mark)",
-        "self._feeds.passed(verdict.token, self._appender.next_id - 1)",
+        "self._feeds.passed(verdict.token, self.appender.commit_mark)",
+        "self._feeds.passed(verdict.token, self.appender.next_id - 1)",
     ),
     Mutant(
         "stale generation accepted",
@@ -371,8 +371,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "feed skips one",
         "server.feed",
-        "        first = subscription.position + 1\n        if first > self._mark:",
-        "        first = subscription.position + 2\n        if first > self._mark:",
+        "        first = subscription.position + 1\n        if first > self.mark:",
+        "        first = subscription.position + 2\n        if first > self.mark:",
     ),
     Mutant(
         "feed from before the restart",

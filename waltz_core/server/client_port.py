@@ -311,10 +311,7 @@ class ClientPort:
         """What came in one piece was handled: close the connection if the piece ended in a breach of the protocol."""
         if conn.error:
             self.close(conn.conn, conn.error)
-        self._count_gathered(conn)
-
-    def _count_gathered(self, conn: ClientConn) -> None:
-        """Bound what the unfinished frames of all clients hold together."""
+        # Bound what the unfinished frames of all clients hold together.
         gathered = 0 if conn.closing else conn.connection.gathered
         self._gathered += gathered - conn.gathered
         conn.gathered = gathered
@@ -508,7 +505,8 @@ class ClientPort:
         """Stop reading from clients that ask more than their part, or do not read; and resume."""
         if self._partitions.crowded or self._waiting.total > self._config.reads_count_max:
             self._restless |= self._heard  # who has sent nothing has not become greedy
-        self._heard.clear()
+        if self._heard:
+            self._heard.clear()
         if not self._restless:
             return
         for conn in list(self._restless.values()):

@@ -84,6 +84,7 @@ class ServerNode:
         self._context = context = NodeContext(config, rng)
         self._config = config
         self._out = context.out
+        self._effects = context.out.items
         self._replies = context.clients.items
         self._alarms = context.alarms
         self._pending = context.pending
@@ -140,7 +141,8 @@ class ServerNode:
             clients.send_backlogs()
         self._settle(now)
         clients.flush(now)
-        self._out.drain(out)
+        if self._effects:
+            self._out.drain(out)
 
     def deadline(self) -> int | None:
         """When the next step is due without events."""
@@ -172,7 +174,8 @@ class ServerNode:
                 self._archive_turns(archive)
         if archive is not None:
             self._alarms.set(ArchiveAlarm.ANSWER, archive.deadline())
-        self._storage.flush()
+        if self._storage.used:
+            self._storage.flush()
         self._clients.hold_back()
 
     def _archive_turns(self, archive: Archive) -> None:

@@ -49,6 +49,7 @@ class Followers:
 
     __slots__ = (
         "_alarms",
+        "_all",
         "_asking_again",
         "_commit_mark",
         "_config",
@@ -78,6 +79,7 @@ class Followers:
         self._quorum = quorum
         self._confirmations = Confirmations(quorum)
         self._links = links
+        self._all = tuple(links.values())
         self._routes = routes
         self._requests = requests
         self._notes = notes
@@ -108,7 +110,7 @@ class Followers:
         end, confirmations = self._tail.end, self._confirmations
         asks = confirmations.wanted != confirmations.confirmed
         following = LinkState.FOLLOWING
-        for link in self._links.values():
+        for link in self._all:
             if link.state is following:
                 if link.next < end:
                     self._follow(now, link)
@@ -142,7 +144,7 @@ class Followers:
     def _holders(self) -> int:
         """How many replicas hold something that is not committed yet."""
         count, mark = 0, self._commit_mark
-        for link in self._links.values():
+        for link in self._all:
             if link.acked > mark:
                 count += 1
         return count
@@ -215,7 +217,7 @@ class Followers:
     def _release(self) -> None:
         """Batches that every following replica was sent need not be kept."""
         below = self._commit_mark + 1  # which is not behind the end of the tail
-        for link in self._links.values():
+        for link in self._all:
             if link.next < below and link.state is LinkState.FOLLOWING:
                 below = link.next
         self._tail.release(below)
