@@ -275,15 +275,15 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "many connections are many parts",
         "base.turns",
-        "return part.owner.amount > fair and part.amount > fair // part.owner.conns",
-        "return part.amount > fair",
+        "return self._held[owner] > fair and self._parts[conn] > fair // self._conns[owner]",
+        "return self._parts[conn] > fair",
         _TURNS,
     ),
     Mutant(
         "a connection that is gone still holds its part",
         "base.turns",
-        "            part.owner.amount -= part.amount\n            self.total -= part.amount\n",
-        "            part.owner.amount -= part.amount\n",
+        "        self.free(conn, self.part(conn))\n",
+        "        pass\n",
         _TURNS,
     ),
     Mutant(
@@ -303,15 +303,15 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "appends wait, and all is well",
         "server.commits",
-        "        if not self._appender.queue and not self._appender.in_flight:\n            self._waits_since = None\n",
-        "        if not self._appender.queue:\n            self._waits_since = None\n",
+        "        if not self.appender.queue.queued and not self.appender.in_flight:\n            self._waits_since = None\n",
+        "        if not self.appender.queue.queued:\n            self._waits_since = None\n",
         _FAIRNESS,
     ),
     Mutant(
         "a refusal is no progress",
         "server.commits",
-        'decided = self._appender.commit_mark + self.counters["rejected-append"]',
-        "decided = self._appender.commit_mark",
+        'decided = self.appender.commit_mark + self.counters["rejected-append"]',
+        "decided = self.appender.commit_mark",
         _FAIRNESS,
     ),
     Mutant(

@@ -192,8 +192,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "flush answered with the uncommitted",
         "server.commits",
-        "self._feeds.passed(verdict.token, self._appender.commit_mark)",
-        "self._feeds.passed(verdict.token, self._appender.next_id - 1)",
+        "self._feeds.passed(verdict.token, self.appender.commit_mark)",
+        "self._feeds.passed(verdict.token, self.appender.next_id - 1)",
     ),
     Mutant(
         "stale generation accepted",
@@ -371,8 +371,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "feed skips one",
         "server.feed",
-        "        first = subscription.position + 1\n        if first > self._mark:",
-        "        first = subscription.position + 2\n        if first > self._mark:",
+        "        first = subscription.position + 1\n        if first > self.mark:",
+        "        first = subscription.position + 2\n        if first > self.mark:",
     ),
     Mutant(
         "feed from before the restart",
@@ -628,8 +628,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "answer for another request",
         "store.pool",
-        "pending = self._pending.take(answer.seq_num)",
-        "pending = self._pending.take(next(iter(self._pending._waiting), answer.seq_num))",
+        "asked = self._asked.pop(answer.seq_num, None)",
+        "asked = self._asked.pop(next(iter(self._asked), answer.seq_num), None)",
     ),
     Mutant(
         "silent storage node waited for",
@@ -1017,8 +1017,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "mark confirmed by the vote of an append that left before the question",
         "store.followers",
-        "self._confirmations.heard(link.replica, link.answered())",
-        "link.answered(), self._confirmations.heard(link.replica, self._confirmations.wanted)",
+        "round_number = link.answered()",
+        "round_number = (link.answered(), confirmations.wanted)[1]",
     ),
     Mutant(
         "mark confirmed by one storage node",

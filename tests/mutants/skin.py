@@ -2090,7 +2090,7 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "a read that a feed waited for outlives it",
         "server.feed",
-        "                self._needless[first] = None\n",
+        "                self.unneeded[first] = None\n",
         "                pass\n",
         ("tests/unit/server/test_feed.py", "tests/unit/server/test_archived_reads.py"),
     ),

@@ -105,12 +105,12 @@ class Commits0132(Commits):
 
     make_appender = Appender0132
     make_locks = HeldLockTable
-    _appender: Appender0132
+    appender: Appender0132
 
     def gap(self, now: int, mark: int) -> None:
-        self._appender.resolved(min(mark, self._appender.next_id - 1), self._verdicts)
+        self.appender.resolved(min(mark, self.appender.next_id - 1), self._verdicts)
         self._settle(now)
-        self._appender.skip_to(mark)
+        self.appender.skip_to(mark)
         self._feeds.restart(mark)
 
 

@@ -134,7 +134,8 @@ class Admission:
 
     def proven(self, now: int, conn: int) -> None:
         """A connection has asked for something, or has shown that it knows the cluster."""
-        if self._unproven.pop(conn, None) is not None:
+        if conn in self._unproven:
+            del self._unproven[conn]
             self._heard[conn] = now
             self._look(conn, now, self._places.idle_ms)
 

@@ -65,7 +65,10 @@ class Alarms(Generic[K]):
 
     def due(self, now: int) -> list[K]:
         """Keys that are due and so no longer set: the longest overdue first, equal times in the order of setting."""
-        keys = []
+        keys: list[K] = []
+        heap = self._heap
+        if not heap or heap[0][0] > now:  # nothing is due, also of what is out of date
+            return keys
         while (at := self.next()) is not None and at <= now:
             key = heappop(self._heap)[2]
             del self._at[key]

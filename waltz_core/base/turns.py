@@ -45,7 +45,7 @@ class Turns(Generic[T]):
     recalled, or nothing of it waits any more: so a turn costs the same however many are aside.
     """
 
-    __slots__ = ("_aside", "_blocked", "_owners", "_quantum", "_queues", "_ring", "_size")
+    __slots__ = ("_aside", "_blocked", "_owners", "_quantum", "_queues", "_ring", "size")
 
     def __init__(self, quantum: int) -> None:
         assert quantum > 0
@@ -55,11 +55,11 @@ class Turns(Generic[T]):
         self._owners: dict[str, _Owner[T]] = {}
         self._ring: deque[_Owner[T]] = deque()
         self._aside: deque[_Owner[T]] = deque()
-        self._size = 0
+        self.size = 0  # how much waits, blocked or not
 
     def __len__(self) -> int:
         """How much waits, blocked or not."""
-        return self._size
+        return self.size
 
     @property
     def ready(self) -> bool:
@@ -83,14 +83,14 @@ class Turns(Generic[T]):
     def put(self, conn: int, owner: str, cost: int, work: T) -> None:
         """Work arrives, behind what waits for the same connection."""
         queue = self._queue(conn, owner)
+        self._adding(queue)
         queue.items.append((cost, work))
-        self._added(queue)
 
     def put_back(self, conn: int, owner: str, cost: int, work: T) -> None:
         """Work that was taken could not be done: it comes first when the connection has its next turn."""
         queue = self._queue(conn, owner)
+        self._adding(queue)
         queue.items.appendleft((cost, work))
-        self._added(queue)
 
     def put_aside(self, rests: Callable[[str], bool]) -> None:
         """Put owners aside that rest, up to the first that does not: it has the next turn."""
@@ -112,10 +112,11 @@ class Turns(Generic[T]):
 
         Whoever rests when his turn has come is put aside.
         """
-        while self._ring:
+        ring = self._ring
+        while ring:
             if rests is not None:
                 self.put_aside(rests)
-            taken = self._turn(self._ring)
+            taken = self._turn(ring)
             if taken is not None:
                 return taken
         return None
@@ -144,7 +145,7 @@ class Turns(Generic[T]):
             ring.rotate(-1)
             return None
         work = queue.items.popleft()[1]
-        self._size -= 1
+        self.size -= 1
         queue.deficit -= cost
         owner.deficit -= cost
         if not queue.items:
@@ -155,7 +156,7 @@ class Turns(Generic[T]):
         """What waits longest for a connection, out of turn and for nothing."""
         queue = self._queues[conn]
         work = queue.items.popleft()[1]
-        self._size -= 1
+        self.size -= 1
         if not queue.items and conn not in self._blocked:
             self._leave(queue)
         return work
@@ -182,20 +183,19 @@ class Turns(Generic[T]):
         for at, (_, waiting) in enumerate(queue.items if queue is not None else ()):
             if queue is not None and waiting is work:
                 del queue.items[at]
-                self._size -= 1
+                self.size -= 1
                 if not queue.items and conn not in self._blocked:
                     self._leave(queue)
                 return
 
     def drop(self, conn: int) -> None:
         """A connection is gone, and its work with it."""
-        queue = self._queues.pop(conn, None)
-        if queue is not None:
-            self._forget(queue)
+        if conn in self._queues:
+            self._forget(self._queues.pop(conn))
         self._blocked.discard(conn)
 
     def _forget(self, queue: _Queue[T]) -> None:
-        self._size -= len(queue.items)
+        self.size -= len(queue.items)
         if queue.items and queue.conn not in self._blocked:
             self._leave(queue)
         queue.owner.queues -= 1
@@ -212,9 +212,9 @@ class Turns(Generic[T]):
             queue = self._queues[conn] = _Queue(conn, owner)
         return queue
 
-    def _added(self, queue: _Queue[T]) -> None:
-        self._size += 1
-        if len(queue.items) == 1 and queue.conn not in self._blocked:
+    def _adding(self, queue: _Queue[T]) -> None:
+        self.size += 1
+        if not queue.items and queue.conn not in self._blocked:
             self._enter(queue)
 
     def _enter(self, queue: _Queue[T]) -> None:
@@ -248,7 +248,8 @@ class Allowance:
     def refill(self, now: int) -> None:
         """Add what the time since the last call is worth."""
         if now > self._at:
-            self.left = min(self._most, self.left + self._rate * (now - self._at))
+            left, most = self.left + self._rate * (now - self._at), self._most
+            self.left = left if left < most else most
             self._at = now
 
     def some(self, now: int) -> int:
@@ -260,27 +261,6 @@ class Allowance:
         return now + -((self.left - self._most) // self._rate)
 
 
-class _Part:
-    """What one connection holds."""
-
-    __slots__ = ("amount", "owner")
-
-    def __init__(self, owner: _Parts) -> None:
-        self.amount = 0
-        self.owner = owner
-
-
-class _Parts:
-    """What the connections of one owner hold."""
-
-    __slots__ = ("amount", "conns", "name")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.amount = 0
-        self.conns = 0
-
-
 class Shares:
     """How much of a scarce thing each connection holds: places in a queue, bytes.
 
@@ -288,11 +268,14 @@ class Shares:
     part of the limit, and only they must wait.
     """
 
-    __slots__ = ("_owners", "_parts", "total")
+    __slots__ = ("_conns", "_held", "_owner_of", "_parts", "total")
 
     def __init__(self) -> None:
-        self._parts: dict[int, _Part] = {}
-        self._owners: dict[str, _Parts] = {}
+        # Plain numbers: with little to do, each request is the only one of its connection, which comes and goes.
+        self._parts: dict[int, int] = {}  # connection → what it holds
+        self._owner_of: dict[int, str] = {}  # the same connections
+        self._held: dict[str, int] = {}  # owner → what its connections hold
+        self._conns: dict[str, int] = {}  # owner → how many they are
         self.total = 0
 
     def __iter__(self) -> Iterator[int]:
@@ -301,63 +284,57 @@ class Shares:
 
     def part(self, conn: int) -> int:
         """How much a connection holds."""
-        part = self._parts.get(conn)
-        return part.amount if part is not None else 0
+        return self._parts.get(conn, 0)
 
     def of_owner(self, owner: str) -> int:
         """How much the connections of an owner hold."""
-        parts = self._owners.get(owner)
-        return parts.amount if parts is not None else 0
+        return self._held.get(owner, 0)
 
     def add(self, conn: int, owner: str, amount: int) -> None:
         """A connection takes more."""
-        part = self._parts.get(conn)
-        if part is None:
-            parts = self._owners.get(owner)
-            if parts is None:
-                parts = self._owners[owner] = _Parts(owner)
-            parts.conns += 1
-            part = self._parts[conn] = _Part(parts)
-        part.amount += amount
-        part.owner.amount += amount
+        if conn in self._parts:
+            self._parts[conn] += amount
+            self._held[self._owner_of[conn]] += amount
+        else:
+            self._parts[conn] = amount
+            self._owner_of[conn] = owner
+            if owner in self._held:
+                self._held[owner] += amount
+                self._conns[owner] += 1
+            else:
+                self._held[owner] = amount
+                self._conns[owner] = 1
         self.total += amount
 
     def free(self, conn: int, amount: int) -> None:
         """A connection gives some back; one that was dropped has nothing left to give."""
-        part = self._parts.get(conn)
-        if part is None:
+        if conn not in self._parts:
             return
-        assert amount <= part.amount, (conn, amount, part.amount)
-        part.amount -= amount
-        part.owner.amount -= amount
+        left, owner = self._parts[conn] - amount, self._owner_of[conn]
+        assert left >= 0, (conn, amount, left)
+        self._held[owner] -= amount
         self.total -= amount
-        if not part.amount:
-            self._forget(conn, part)
+        if left:
+            self._parts[conn] = left
+            return
+        del self._parts[conn], self._owner_of[conn]
+        self._conns[owner] -= 1
+        if not self._conns[owner]:
+            del self._conns[owner], self._held[owner]
 
     def drop(self, conn: int) -> None:
         """A connection is gone, and holds nothing any more."""
-        part = self._parts.get(conn)
-        if part is not None:
-            part.owner.amount -= part.amount
-            self.total -= part.amount
-            self._forget(conn, part)
+        self.free(conn, self.part(conn))
 
     def greedy(self, conn: int, limit: int) -> bool:
         """Whether more than `limit` is held, and this connection holds more than its fair part of that."""
-        part = self._parts.get(conn) if self.total > limit else None
-        if part is None:
+        if self.total <= limit or conn not in self._parts:
             return False
-        fair = limit // len(self._owners)
-        return part.owner.amount > fair and part.amount > fair // part.owner.conns
+        owner, fair = self._owner_of[conn], limit // len(self._held)
+        return self._held[owner] > fair and self._parts[conn] > fair // self._conns[owner]
 
     def fair(self, conn: int, owner: str, limit: int) -> int:
         """The fair part of a limit for a connection, which may hold nothing yet."""
-        parts = self._owners.get(owner)
-        conns = 1 if parts is None else parts.conns + (conn not in self._parts)
-        return limit // (len(self._owners) + (parts is None)) // conns
-
-    def _forget(self, conn: int, part: _Part) -> None:
-        del self._parts[conn]
-        part.owner.conns -= 1
-        if not part.owner.conns:
-            del self._owners[part.owner.name]
+        known = owner in self._held
+        conns = self._conns[owner] + (conn not in self._parts) if known else 1
+        return limit // (len(self._held) + (not known)) // conns

@@ -387,7 +387,9 @@ class AppendQueue:
         over = waits and (self._light.spent or self._flying.greedy(client, self._window))
         if over:
             self._over[client] = None
-        elif self._over.pop(client, self) is self:
+        elif client in self._over:
+            del self._over[client]
+        else:
             return
         self._turns.block(client, over)
 

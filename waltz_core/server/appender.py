@@ -347,7 +347,7 @@ class Appender:
         A barrier within a batch is passed behind it, so that every batch commits as a whole, and that many
         barriers do not make many small ones.
         """
-        if not self._open or not self.queue or self._full:
+        if not self._open or not self.queue.queued or self._full:
             return None
         flight = Flight(self.next_id)
         behind: list[Barrier] = []
@@ -368,11 +368,12 @@ class Appender:
             return None
         self._flying.append(flight)
         self._flying += behind
-        self.next_id = flight.last + 1
+        count = len(flight.appends)
+        self.next_id = flight.first + count
         self._flight_bytes += flight.size
         encoded = encode_records(flight.first, flight.appends)
-        flight.records = RecordRun.uncut(encoded, len(flight.appends))
-        return Batch(flight.first, len(flight.appends), encoded)
+        flight.records = RecordRun.uncut(encoded, count)
+        return Batch(flight.first, count, encoded)
 
     def _has_room(self, flight: Flight) -> bool:
         return len(flight.appends) < self._batch_count_max and flight.size < self._batch_bytes_max

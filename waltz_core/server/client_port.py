@@ -148,12 +148,13 @@ class ClientPort:
         self._strangers: deque[tuple[int, int]] = deque()  # until when each new connection must have greeted
         self._admission = Admission(context.alarms, config.places.for_members(config.roles.rules is not None))
         self._gathered = 0  # bytes of unfinished frames
+        self._gathered_max = max(config.gathered_max, config.frame_size_max)
         self._turns: Turns[messages.ClientMessage] = Turns(TURN_COST)  # requests of those who send many at once
         self._behind: dict[int, ClientConn] = {}  # connections with frames that are not decoded
         self._budget = StepBudget(partitions)
         self._restless: dict[int, ClientConn] = {}  # connections that are held back, or may have to be
         self._heard: dict[int, ClientConn] = {}  # connections of which something came in this step
-        self._backlogged: dict[int, ClientConn] = {}
+        self.backlogged: dict[int, ClientConn] = {}  # connections with payloads that wait
         self._rests = False  # the alarm of what is left for the next step is set, or has rung
         self._unsent: dict[int, ClientConn] = {}  # connections with bytes to send in this step
         self._full: dict[int, ClientConn] = {}  # their feeds wait for the next step: this one sends them enough
@@ -214,7 +215,7 @@ class ClientPort:
         self._forget_work(conn)
 
     def _forget_work(self, conn: ClientConn) -> None:
-        self._backlogged.pop(conn.conn, None)
+        self.backlogged.pop(conn.conn, None)
         self._behind.pop(conn.conn, None)
         self._turns.drop(conn.conn)
         self._partitions.gone(conn, conn.partitions)
@@ -304,20 +305,17 @@ class ClientPort:
 
     def _waits(self, conn: ClientConn) -> bool:
         """Whether something of a connection waits for its turn."""
-        return conn.conn in self._behind or self._turns.waits(conn.conn)
+        return conn.conn in self._behind or (self._turns.size > 0 and self._turns.waits(conn.conn))
 
     def handled(self, conn: ClientConn) -> None:
         """What came in one piece was handled: close the connection if the piece ended in a breach of the protocol."""
         if conn.error:
             self.close(conn.conn, conn.error)
-        self._count_gathered(conn)
-
-    def _count_gathered(self, conn: ClientConn) -> None:
-        """Bound what the unfinished frames of all clients hold together."""
+        # Bound what the unfinished frames of all clients hold together.
         gathered = 0 if conn.closing else conn.connection.gathered
         self._gathered += gathered - conn.gathered
         conn.gathered = gathered
-        while self._gathered > max(self._config.gathered_max, self._config.frame_size_max):
+        while self._gathered > self._gathered_max:
             most = max(self._conns.values(), key=lambda one: one.gathered)
             text = f"unfinished frames hold {self._gathered} bytes, and this connection most of them"
             self.close(most.conn, text)
@@ -440,22 +438,20 @@ class ClientPort:
         """Keep an answer with a payload until the client has taken what was sent before."""
         conn.backlog.append(message)
         conn.backlog_bytes += _bulk_size(message)
-        self._backlogged[conn.conn] = conn
+        self.backlogged[conn.conn] = conn
         self._restless[conn.conn] = conn
         if conn.backlog_bytes > self._config.unsent_max:
             self.close(conn.conn, f"it takes data too slowly: {conn.backlog_bytes} bytes of payloads wait for it")
 
     def send_backlogs(self) -> None:
         """Payloads for those that take data again."""
-        if not self._backlogged:
-            return
-        for conn in list(self._backlogged.values()):
+        for conn in list(self.backlogged.values()):
             while conn.backlog and conn.writable and len(conn.out) <= self._config.out_bytes_max and not conn.closing:
                 message = conn.backlog.popleft()
                 conn.backlog_bytes -= _bulk_size(message)
                 self._encode(conn, message)
             if not conn.backlog:
-                self._backlogged.pop(conn.conn, None)
+                self.backlogged.pop(conn.conn, None)
 
     def _send_frames(self, effect: SendFrames) -> None:
         conn = self._conns.get(effect.conn)
@@ -481,16 +477,18 @@ class ClientPort:
 
     def flush(self, now: int) -> None:
         """Send what was gathered in this step; say when the next one is due."""
-        for conn in self._unsent.values():
-            self._send(conn)
-        self._unsent.clear()
-        self._frames.clear()
+        if self._unsent:
+            for conn in self._unsent.values():
+                self._send(conn)
+            self._unsent.clear()
+        if self._frames:
+            self._frames.clear()
         if self._full:
             self._go_on()
             self._alarms.set(ClientAlarm.REST, now)
         elif self._restless or self._rests:
             turns = self._budget.next_turns(now) if self._turns.ready else None
-            rest = now if any(conn.writable for conn in self._backlogged.values()) else None
+            rest = now if any(conn.writable for conn in self.backlogged.values()) else None
             # Of a piece of keep-alives nothing waits for a turn.
             more = now if self._starving() else None
             self._alarms.set(ClientAlarm.REST, earliest(turns, more, rest))
@@ -507,7 +505,10 @@ class ClientPort:
         """Stop reading from clients that ask more than their part, or do not read; and resume."""
         if self._partitions.crowded or self._waiting.total > self._config.reads_count_max:
             self._restless |= self._heard  # who has sent nothing has not become greedy
-        self._heard.clear()
+        if self._heard:
+            self._heard.clear()
+        if not self._restless:
+            return
         for conn in list(self._restless.values()):
             held = self._to_hold(conn)
             if conn.held != held:

@@ -63,7 +63,7 @@ class Commits:
             partition_id, TicketsFor(context.pending, JournalAsked(partition_id)), context.out
         )
         self._locks = self.make_locks(config.lock_table_size, _LOCK_PROBES, -1)
-        self._appender = self.make_appender(
+        self.appender = self.make_appender(
             self._locks,
             -1,
             batch_count_max=config.batch_count_max,
@@ -91,22 +91,17 @@ class Commits:
     @property
     def mark(self) -> int:
         """Highest committed id."""
-        return self._appender.commit_mark
+        return self.appender.commit_mark
 
     @property
     def queued(self) -> int:
         """Appends and barriers that wait for the lock check."""
-        return self._appender.queue.queued
+        return self.appender.queue.queued
 
     @property
     def pending(self) -> int:
         """Appends and barriers without a verdict."""
-        return self._appender.pending
-
-    @property
-    def busy(self) -> bool:
-        """Whether any is without a verdict."""
-        return self._appender.busy
+        return self.appender.pending
 
     @property
     def refusing(self) -> str:
@@ -122,32 +117,27 @@ class Commits:
         waited = now - self._waits_since if self._waits_since is not None else 0
         if waited < _STALL_MS:
             return ""
-        waiting = self._appender.queue.queued + self._appender.in_flight
+        waiting = self.appender.queue.queued + self.appender.in_flight
         return f"{waiting} appends wait, and none was decided for {waited / 1000:.0f} s"
-
-    def crowded(self, count_max: int, bytes_max: int) -> bool:
-        """Whether more appends, or bytes of them, wait for their lock check than should."""
-        queue = self._appender.queue
-        return queue.queued > count_max or queue.queued_bytes > bytes_max
 
     def greedy(self, client_id: int, count_max: int, bytes_max: int) -> bool:
         """Whether a client has more of these than its fair part."""
-        queue = self._appender.queue
+        queue = self.appender.queue
         return queue.held.greedy(client_id, count_max) or queue.bytes_held.greedy(client_id, bytes_max)
 
     def hinders(self, client_id: int) -> bool:
         """Whether others, who have few appends under way, would have to wait for those of a client."""
-        return self._appender.queue.hinders(client_id)
+        return self.appender.queue.hinders(client_id)
 
     # ---- into the queue ----------------------------------------------------------------------
 
     def enqueue(self, now: int, peer: Peer, requests: list[Append]) -> None:
         """Appends of one connection that may be decided, in order; the list is ours from here on."""
-        self._appender.enqueue(sender_of(peer), requests, now)
+        self.appender.enqueue(sender_of(peer), requests, now)
 
     def barrier(self, peer: Peer) -> int:
         """A barrier behind everything of a client that is queued; the feeds hear when it is passed."""
-        return self._appender.barrier(self._tickets.take(), sender_of(peer))
+        return self.appender.barrier(self._tickets.take(), sender_of(peer))
 
     def refuse(self, now: int, conn: int, requests: Sequence[Append], why: messages.Refusal, text: str = "") -> None:
         """Tell those that want to know it why they are not in the log and never will be."""
@@ -161,33 +151,29 @@ class Commits:
 
     # ---- sessions ----------------------------------------------------------------------------
 
-    def voted(self, replica: str, mark: int) -> None:
-        """A replica has made everything up to `mark` durable."""
-        self._appender.voted(replica, mark)
-
     def joined(self, replica: str, acked: int) -> None:
         """A late replica holds everything up to `acked` and votes from now on."""
-        self._appender.joined(replica, acked)
+        self.appender.joined(replica, acked)
 
     def advance(self, now: int) -> None:
         """Commit what a quorum holds, after the votes of a step."""
-        self._appender.advance(self._verdicts, now)
+        self.appender.advance(self._verdicts, now)
         self._settle(now)
 
     def restart(self, now: int, mark: int) -> None:
         """Nothing in flight is known of: it is the first session."""
-        self._appender.restart(mark, self._ownership.generation, self._verdicts)
+        self.appender.restart(mark, self._ownership.generation, self._verdicts)
         self._settle(now)
         self._feeds.restart(mark)
 
     def resolved(self, now: int, mark: int) -> None:
         """Nobody else wrote since our last session: what is in flight is settled by the log."""
-        self._appender.resolved(mark, self._verdicts, now)
+        self.appender.resolved(mark, self._verdicts, now)
         self._settle(now)
 
     def gap(self, now: int, mark: int) -> None:
         """Somebody else owned the partition since our last session, and may have written up to `mark`."""
-        self._appender.restart(mark, self._ownership.generation, self._verdicts)
+        self.appender.restart(mark, self._ownership.generation, self._verdicts)
         self._settle(now)
         self._data_cache.forget(self._partition_id)
         self._feeds.restart(mark, forget=True)
@@ -196,7 +182,7 @@ class Commits:
         """The session takes appends."""
         if self.journal is not None:
             self.journal.session_opened(now, self._ownership.session_id, self._ownership.generation, note.mark)
-        self._appender.opened(note.quorum, note.replicas)
+        self.appender.opened(note.quorum, note.replicas)
 
     def session_ended(self, *, recovered: bool) -> bool:
         """What is in flight waits for the next one. Returns whether this one ended on purpose, to make room for it."""
@@ -205,22 +191,23 @@ class Commits:
         if self.journal is not None:
             self.journal.session_ended()
         if recovered:
-            self._appender.closed()
+            self.appender.closed()
         planned, self._closed, self.draining = self._closed, False, False
         return planned
 
     def close(self, now: int) -> None:
         """The partition goes: nothing queued will ever be written by us."""
-        self._appender.drop_queue(self._verdicts)
+        self.appender.drop_queue(self._verdicts)
         self._settle(now)
 
     # ---- once per step -----------------------------------------------------------------------
 
     def launch(self, now: int) -> None:
         """While a session is open: let batches go, or end it when a new one is wanted."""
-        session, appender, journal = self._ownership.session, self._appender, self.journal
+        session, appender, journal = self._ownership.session, self.appender, self.journal
         assert session is not None
-        appender.begin(now)
+        if appender.queue.queued:
+            appender.begin(now)
         behind = appender.commit_mark - session.low_water_mark
         if behind >= self._config.checkpoint_interval:
             self.draining = True
@@ -233,7 +220,8 @@ class Commits:
         if journal is not None and not self.doubtful:
             for batch in journal.ready():
                 session.replicate(batch)
-        while not draining and not self.doubtful and (journal is None or not journal.blocked):
+        may = not draining and not self.doubtful
+        while may and appender.queue.queued and (journal is None or not journal.blocked):
             launched = appender.launch(self._verdicts, now)
             if launched is None:
                 break
@@ -242,30 +230,26 @@ class Commits:
                 self._trace(now, launched)
             if journal is None or journal.launched(now, session.session_id, launched, appender.newest):
                 session.replicate(launched)
-        if self.refusing:
+        if journal is not None and journal.refusal:
             appender.launch_barriers(self._verdicts)
-        self._settle(now)
+        if self._verdicts:
+            self._settle(now)
 
     def due(self, now: int) -> int | None:
         """When something may be launched, or written to the journal, though nothing comes before."""
-        appender, launch = self._appender, None
+        appender, launch = self.appender, None
         if self._ownership.open:
             launch = now if appender.unfinished else appender.queue.due(now)
         return launch if self.journal is None else earliest(launch, self.journal.deadline())
 
     def note_progress(self, now: int) -> None:
         """Remember since when appends have waited without a decision."""
-        decided = self._appender.commit_mark + self.counters["rejected-append"]
-        if not self._appender.queue and not self._appender.in_flight:
+        decided = self.appender.commit_mark + self.counters["rejected-append"]
+        if not self.appender.queue.queued and not self.appender.in_flight:
             self._waits_since = None
         elif self._waits_since is None or decided != self._decided:
             self._waits_since = now
         self._decided = decided
-
-    def flush_journal(self, now: int) -> None:
-        """Write what was decided in this step, or what could not be written before."""
-        if self.journal is not None:
-            self.journal.flush(now)
 
     def journal_answered(self, now: int, event: JournalEvent) -> None:
         """A write to the journal ended."""
@@ -276,7 +260,7 @@ class Commits:
         """Remember when a traced transaction came and left."""
         transaction_id = traced(self._config.trace_every, batch.first, batch.count)
         if transaction_id >= 0:
-            received = next(islice(self._appender.newest.received(), transaction_id - batch.first, None))
+            received = next(islice(self.appender.newest.received(), transaction_id - batch.first, None))
             self._traces[transaction_id] = received, now
 
     def _traced(self, now: int, first: int, count: int) -> None:
@@ -302,20 +286,21 @@ class Commits:
                 self._on_dropped(now, verdict)
             else:
                 assert type(verdict) is Passed
-                self._feeds.passed(verdict.token, self._appender.commit_mark)
+                self._feeds.passed(verdict.token, self.appender.commit_mark)
 
     def _on_committed(self, now: int, verdict: Committed) -> None:
         count, session = len(verdict.appends), self._ownership.session
-        self.response_times.committed(now, verdict.last, count)
+        first, last = verdict.first, verdict.last
+        self.response_times.committed(now, last, count)
         if self._traces:
-            self._traced(now, verdict.first, count)
+            self._traced(now, first, count)
         self.counters["successful-append"] += count
         if self.journal is not None:
-            self.journal.committed(now, self._ownership.session_id, verdict.first, verdict.last)
-        self._data_cache.add(self._partition_id, verdict.first, verdict.records)
+            self.journal.committed(now, self._ownership.session_id, first, last)
+        self._data_cache.add(self._partition_id, first, verdict.records)
         if session is not None:
-            session.committed(verdict.last)
-        self._feeds.committed(now, verdict)
+            session.committed(last)
+        self._feeds.grown(now, first, verdict.appends)
 
     def _on_refused(self, now: int, verdict: Refused) -> None:
         self.counters["rejected-append"] += 1

@@ -118,8 +118,6 @@ class Feed:
         "_cache",
         "_lagging",
         "_live",
-        "_mark",
-        "_needless",
         "_of",
         "_positions",
         "_reads",
@@ -128,19 +126,21 @@ class Feed:
         "_stalled",
         "lagging_added",
         "live_added",
+        "mark",
         "served",
+        "unneeded",
     )
 
     def __init__(self, cache: FeedCache) -> None:
         self._cache = cache
-        self._mark = -1
+        self.mark = -1  # highest id that may be sent
         self._of: dict[int, list[_Subscription]] = {}  # conn → its subscriptions, the oldest first
         self._positions: dict[int, int] = {}  # conn → highest id it was sent, or said that it has
         self._live: dict[_Subscription, None] = {}
         self._lagging: Turns[_Subscription] = Turns(1)
         self._stalled: Turns[_Subscription] = Turns(1)
         self._reads: dict[int, dict[_Subscription, None]] = {}  # first id of a read under way → who waits
-        self._needless: dict[int, None] = {}  # those that nobody waits for, since the last look
+        self.unneeded: dict[int, None] = {}  # those that nobody waits for, since the last look
         self._blocked: set[int] = set()  # connections that take no more
         self._replaced: list[SendReply] = []
         self._retry_at: int | None = None
@@ -150,14 +150,9 @@ class Feed:
         self.live_added = 0  # subscriptions that came to be live, so far; one counts again each time
         self.lagging_added = 0
 
-    @property
-    def mark(self) -> int:
-        """Highest id that may be sent."""
-        return self._mark
-
     def restart(self, mark: int) -> None:
         """The log resolved at `mark`, possibly with transactions that we have not seen."""
-        self._mark = mark
+        self.mark = mark
         self.lagging_added += len(self._live)
         for subscription in self._live:
             self._lag(subscription)
@@ -179,7 +174,7 @@ class Feed:
         The oldest of a connection that has too many ends without a word: its client has asked for others since.
         """
         assert budget > 0
-        assert client_mark <= self._mark
+        assert client_mark <= self.mark
         subscription = _Subscription(conn, owner, client_mark, budget, closing, cut=cut)
         self._positions[conn] = max(client_mark, self._positions.get(conn, client_mark))
         others = self._of.setdefault(conn, [])
@@ -220,7 +215,7 @@ class Feed:
             first = subscription.position + 1
             del self._reads[first][subscription]
             if not self._reads[first]:
-                self._needless[first] = None
+                self.unneeded[first] = None
         elif state is not _State.LIVE:
             (self._lagging if state is _State.LAGGING else self._stalled).remove(subscription.conn, subscription)
         self._live.pop(subscription, None)
@@ -231,10 +226,10 @@ class Feed:
 
     def committed(self, first: int, frames: bytes, out: list[FeedEffect]) -> None:
         """Transactions from `first` on were committed; every live subscription gets the same bytes."""
-        assert first == self._mark + 1, (first, self._mark)
+        assert first == self.mark + 1, (first, self.mark)
         count = len(frames) // FRAME_SIZE
         self._cache.add(first, frames)
-        self._mark += count
+        self.mark += count
         ended: list[_Subscription] = []
         for subscription in self._live:
             if subscription.conn in self._blocked:
@@ -266,7 +261,7 @@ class Feed:
 
     def needless(self) -> list[int]:
         """First ids of reads that nobody waits for any more, once each; `called_off` if no answer will come."""
-        needless, self._needless = self._needless, {}
+        needless, self.unneeded = self.unneeded, {}
         return [first for first in needless if not self._reads.get(first, True)]
 
     def called_off(self, first: int) -> None:
@@ -303,7 +298,9 @@ class Feed:
         tight = now < self._busy_until
         if tight:
             self._allowance.refill(now)
-        waiting = len(self._lagging) + min(len(self._stalled), _READS_MAX - len(self._reads))
+        if not self._lagging.size and not self._stalled.size:
+            return
+        waiting = self._lagging.size + min(self._stalled.size, _READS_MAX - len(self._reads))
         for _ in range(min(_TURNS_BUSY if tight else _TURNS_PER_STEP, waiting)):
             if tight and self._allowance.left <= 0:
                 return
@@ -320,6 +317,8 @@ class Feed:
 
     def deadline(self, now: int) -> int | None:
         """Now if somebody waits for a turn."""
+        if not self._lagging.size and not self._stalled.size:
+            return None
         if not self._lagging.ready and not self._may_read:
             return None
         if self._retry_at is not None:
@@ -332,16 +331,16 @@ class Feed:
 
     def behind(self) -> list[tuple[int, int]]:
         """Connections that were not sent everything, and how many transactions each has yet to get."""
-        mark = self._mark
+        mark = self.mark
         return [(conn, mark - position) for conn, position in self._positions.items() if position < mark]
 
     def _turn(self, subscription: _Subscription, out: list[FeedEffect]) -> int:
         """Give one its turn; what that cost."""
         first = subscription.position + 1
-        if first > self._mark:
+        if first > self.mark:
             self._place(subscription)
             return 1
-        room = min(_SLICE, subscription.remaining, self._mark - subscription.position)
+        room = min(_SLICE, subscription.remaining, self.mark - subscription.position)
         frames = self._cache.get(first, room)
         if not frames:
             return self._read(first, subscription, out)
@@ -362,12 +361,12 @@ class Feed:
             waiting[subscription] = None
             return 1
         self._reads[first] = {subscription: None}
-        count = min(_READ_COUNT, self._mark - first + 1)
+        count = min(_READ_COUNT, self.mark - first + 1)
         out.append(ReadHeaders(first, count))
         return _HEADER_COST * count
 
     def _place(self, subscription: _Subscription) -> None:
-        if subscription.position == self._mark and subscription.conn not in self._blocked:
+        if subscription.position == self.mark and subscription.conn not in self._blocked:
             subscription.state = _State.LIVE
             self.live_added += 1
             self._live[subscription] = None

@@ -94,10 +94,10 @@ class FeedCache:
 
     def add(self, first: int, frames: bytes) -> None:
         """Remember the frames of ids `first`, `first + 1`, …"""
-        at = 0
-        while at < len(frames):
-            number, offset = divmod(first, _BLOCK)
-            size = min(len(frames) - at, (_BLOCK - offset) * FRAME_SIZE)
+        at, end = 0, len(frames)
+        while at < end:
+            number, offset = first // _BLOCK, first % _BLOCK
+            size = min(end - at, (_BLOCK - offset) * FRAME_SIZE)
             self._put(number, offset, frames[at : at + size])
             at += size
             first += size // FRAME_SIZE

@@ -16,7 +16,6 @@ from waltz_core.base.edge import CloseConn
 from waltz_core.base.ids import ReqId
 from waltz_core.base.pending import Pending
 from waltz_core.base.record import record
-from waltz_core.server.appender import Committed
 from waltz_core.server.config import PartitionConfig
 from waltz_core.server.context import FeedRead, NodeContext, ReadFor, Reply
 from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders
@@ -181,22 +180,20 @@ class Feeds:
         # Java serves ids from client_mark + 1 on, which exist only from 0.
         self.feed.subscribe(conn, req_id, max(client_mark, -1), budget, closing, owner, cut=cut)
 
-    def committed(self, now: int, verdict: Committed) -> None:
-        """Transactions are committed: every live subscription gets them."""
-        self.grown(now, verdict.first, verdict.appends)
-
     def grown(self, now: int, first: int, transactions: Iterable[HasHeader]) -> None:
-        """The same, by their headers."""
+        """Transactions are committed: every live subscription gets their headers."""
         effects: list[FeedEffect] = []
         self.feed.committed(first, encode_frames(first, transactions), effects)
         self._perform(now, effects)
 
     def serve(self, now: int, *, busy: bool) -> None:
         """Give subscriptions that lag their turns, once per step; fewer while appends wait for their verdict."""
-        self._call_off_reads()
+        if self.feed.unneeded:
+            self._call_off_reads()
         effects: list[FeedEffect] = []
         self.feed.serve(now, effects, busy=busy)
-        self._perform(now, effects)
+        if effects:
+            self._perform(now, effects)
 
     def _perform(self, now: int, effects: list[FeedEffect]) -> None:
         session = self._ownership.session

@@ -72,7 +72,7 @@ class DataFetches:
     @property
     def waiting(self) -> int:
         """Requests for payloads that are not there yet."""
-        return len(self._queue) + self._waiting
+        return self._queue.size + self._waiting
 
     def writable(self, conn: int, writable: bool) -> None:
         """Nothing more is read for a connection that does not take what it was sent."""

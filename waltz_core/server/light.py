@@ -15,7 +15,7 @@ A client that had much under way is not light as soon as that has been decided: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
 
 from waltz_core.base.turns import Allowance
 
@@ -27,14 +27,12 @@ LEAST = 50  # cost under way of a client that is light however many there are
 class Recent:
     """Clients of which something was seen within so many milliseconds."""
 
-    __slots__ = ("_ms", "_until")
+    __slots__ = ("_ms", "_until", "clients")
 
     def __init__(self, ms: int) -> None:
         self._ms = ms
         self._until: dict[int, int] = {}  # the oldest first
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._until)
+        self.clients: Collection[int] = self._until  # always the same: to look whether there are any, without a call
 
     def saw(self, now: int, client: int) -> None:
         """Something of a client."""
@@ -108,11 +106,11 @@ class LightClients:
 
     def any(self, now: int) -> bool:
         """Whether somebody is light."""
-        return self._until(now) is not None
+        return bool(self._lights.clients) and self._until(now) is not None
 
     def others_wait(self, now: int, client: int) -> bool:
         """Whether somebody is light, and this client is not."""
-        return self.any(now) and not self._lights.holds(now, client)
+        return bool(self._lights.clients) and self._until(now) is not None and not self._lights.holds(now, client)
 
     def launched(self, now: int, cost: int) -> bool:
         """Work of somebody who is not light is launched beside light ones; whether that was all for now."""

@@ -35,6 +35,7 @@ from waltz_core.base.edge import (
     ZkState,
     ZkStateChanged,
 )
+from waltz_core.server.archive import Archive
 from waltz_core.server.archive_calls import (
     ArchiveData,
     ArchiveEqual,
@@ -83,6 +84,7 @@ class ServerNode:
         self._context = context = NodeContext(config, rng)
         self._config = config
         self._out = context.out
+        self._effects = context.out.items
         self._replies = context.clients.items
         self._alarms = context.alarms
         self._pending = context.pending
@@ -124,21 +126,23 @@ class ServerNode:
 
     def step(self, now: int, events: Sequence[ServerEvent], out: list[ServerEffect]) -> None:
         """Handle a batch of events; see `waltz_core.base.contract`."""
-        self._asked = None
+        self._asked, clients = None, self._clients
         for event in events:
             self._handlers[type(event)](now, event)
-        for conn, batch in self._clients.turns(now):
+        for conn, batch in clients.turns(now):
             self._requests.dispatch(now, conn, batch)
         for key in self._alarms.due(now):
             self._on_alarm(now, key)
         if self._cluster.ended is not None and not self._ended:
             self._end(now, self._cluster.ended)
         if self._replies:
-            self._clients.deliver()
-        self._clients.send_backlogs()
+            clients.deliver()
+        if clients.backlogged:
+            clients.send_backlogs()
         self._settle(now)
-        self._clients.flush(now)
-        self._out.drain(out)
+        clients.flush(now)
+        if self._effects:
+            self._out.drain(out)
 
     def deadline(self) -> int | None:
         """When the next step is due without events."""
@@ -162,21 +166,22 @@ class ServerNode:
 
     def _settle(self, now: int) -> None:
         """Let touched partitions work until nothing moves any more, then send to the storage nodes."""
+        archive = self._context.archive
         while work := self._partitions.take():
             for partition in work:
                 self._work(now, partition)
-            self._archive_turns()
-        if self._context.archive is not None:
-            self._alarms.set(ArchiveAlarm.ANSWER, self._context.archive.deadline())
-        self._storage.flush()
+            if archive is not None and archive.ready:
+                self._archive_turns(archive)
+        if archive is not None:
+            self._alarms.set(ArchiveAlarm.ANSWER, archive.deadline())
+        if self._storage.used:
+            self._storage.flush()
         self._clients.hold_back()
 
-    def _archive_turns(self) -> None:
-        archive = self._context.archive
-        if archive is not None and archive.ready:
-            ready, archive.ready = archive.ready, []
-            for partition_id in ready:
-                self._partitions.touch(partition_id)
+    def _archive_turns(self, archive: Archive) -> None:
+        ready, archive.ready = archive.ready, []
+        for partition_id in ready:
+            self._partitions.touch(partition_id)
 
     def _work(self, now: int, partition: PartitionServer) -> None:
         partition.flush(now)

@@ -19,7 +19,7 @@ data but which connection speaks for which client: it hands events on, and takes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from waltz_core.base.contract import earliest
 from waltz_core.base.edge import CloseConn, Level, Report, ZkDone, ZkFailed
@@ -79,6 +79,7 @@ from waltz_core.wire.shared import LOST_DATA
 
 NOT_OPEN_MARK = -(2**63)
 """High-water mark reported before the first store session (Java: commitHighWaterMark)."""
+_WITH_SESSION = (OwnershipPhase.RECOVERING, OwnershipPhase.OPEN)
 _TAKE_IN_AGAIN_MS = 1_000  # while ZooKeeper is away, a session that waits to end looks so often whether it is back
 
 
@@ -215,8 +216,9 @@ class PartitionServer:
         session = self.ownership.session
         if session is None:
             return False
-        if isinstance(event, StorageAnswer):
-            return session.answered(now, event)
+        match event:
+            case StorageAnswer():
+                return session.answered(now, event)
         session.failed(now, event)
         return True
 
@@ -262,15 +264,15 @@ class PartitionServer:
 
     def received(self, now: int, peer: Peer, batch: Sequence[messages.ClientMessage]) -> None:
         """Messages of one connection for this partition, in order."""
-        at = 0
-        while at < len(batch):
+        at, count = 0, len(batch)
+        while at < count:
             message = batch[at]
             if type(message) not in APPENDS:
                 self._on_message(now, peer, message)
                 at += 1
                 continue
             end = end_of_run(batch, at, type(message))
-            appends = cast("list[Append]", batch[at:end])
+            appends: list[Append] = batch[at:end]  # type: ignore[assignment]  # of their class, all of them
             self._intake.appends(now, peer, appends, mounted=self._members.speaks(peer))
             at = end
 
@@ -316,7 +318,7 @@ class PartitionServer:
     def _on_note(self, now: int, note: SessionNote) -> None:
         match note:
             case Voted(replica, mark):
-                self.commits.voted(replica, mark)
+                self.commits.appender.voted(replica, mark)
             case HeadersRead() | RecordsRead() | ReadFailed():
                 self._read(now, note)
             case ReplicaJoined(replica, acked):
@@ -435,18 +437,20 @@ class PartitionServer:
 
     def flush(self, now: int) -> None:
         """Everything that is done once per batch of events."""
+        commits, appender = self.commits, self.commits.appender
         self._run_session(now)
         if self._through is not None:
             self._archive(now)
         if self.ownership.open:
-            self.commits.launch(now)
-            self.reads.launch(now, self.commits.mark)
+            commits.launch(now)
+            self.reads.launch(now, appender.commit_mark)
         self.reads.overdue(now)
-        self.feeds.serve(now, busy=self.commits.busy)
+        self.feeds.serve(now, busy=appender.busy)
         self._run_session(now)
-        self.commits.note_progress(now)
+        commits.note_progress(now)
         self._check()
-        self.commits.flush_journal(now)
+        if commits.journal is not None:
+            commits.journal.flush(now)
         self._set_alarm(now)
 
     def _run_session(self, now: int) -> None:
@@ -460,7 +464,7 @@ class PartitionServer:
             self.commits.advance(now)
 
     def _set_alarm(self, now: int) -> None:
-        if self.phase is OwnershipPhase.CLOSED:
+        if self.ownership.phase is OwnershipPhase.CLOSED:
             return
         archive = None if self._through is None else self._archive_deadline(now)
         due = earliest(self.commits.due(now), self.feeds.feed.deadline(now), self.reads.deadline(now), archive)
@@ -476,7 +480,6 @@ class PartitionServer:
 
     def _check(self) -> None:
         """Invariants that only our own bugs could break."""
-        assert (self.session is not None) == (self.phase in (OwnershipPhase.RECOVERING, OwnershipPhase.OPEN)), (
-            self.phase
-        )
-        assert not self.ownership.open or self.feeds.feed.mark == self.commits.mark
+        ownership = self.ownership
+        assert (ownership.session is not None) == (ownership.phase in _WITH_SESSION), ownership.phase
+        assert not ownership.open or self.feeds.feed.mark == self.commits.appender.commit_mark

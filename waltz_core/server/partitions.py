@@ -24,6 +24,7 @@ class Partitions:
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
+        self._limits = context.config.queue_count_max, context.config.payload_size_max * _QUEUE_PARTS
         self.served: dict[int, PartitionServer] = {}
         self.undecided: dict[int, None] = {}  # those where appends wait for their verdict
         self.crowded: dict[int, PartitionServer] = {}  # those where too many do
@@ -129,16 +130,12 @@ class Partitions:
 
     def greedy(self, client_id: int) -> bool:
         """Whether a client has more than its fair part of what waits in a crowded partition."""
-        count_max, bytes_max = self._limits()
+        count_max, bytes_max = self._limits
         return any(one.commits.greedy(client_id, count_max, bytes_max) for one in self.crowded.values())
 
     def hinders(self, client_id: int) -> bool:
         """Whether a client has too much in a crowded partition beside others that have little."""
         return any(one.commits.hinders(client_id) for one in self.crowded.values())
-
-    def _limits(self) -> tuple[int, int]:
-        config = self._context.config
-        return config.queue_count_max, config.payload_size_max * _QUEUE_PARTS
 
     # ---- work --------------------------------------------------------------------------------
 
@@ -164,12 +161,14 @@ class Partitions:
 
     def worked(self, partition: PartitionServer) -> None:
         """A partition has worked: whether something waits in it, or too much."""
-        partition_id = partition.partition_id
-        if partition.commits.busy and partition_id in self.served:
+        partition_id, appender = partition.partition_id, partition.commits.appender
+        queue = appender.queue
+        if appender.busy and partition_id in self.served:
             self.undecided[partition_id] = None
-        else:
-            self.undecided.pop(partition_id, None)
-        if partition.commits.crowded(*self._limits()) and partition_id in self.served:
+        elif partition_id in self.undecided:
+            del self.undecided[partition_id]
+        count_max, bytes_max = self._limits
+        if (queue.queued > count_max or queue.queued_bytes > bytes_max) and partition_id in self.served:
             self.crowded[partition_id] = partition
-        else:
-            self.crowded.pop(partition_id, None)
+        elif partition_id in self.crowded:
+            del self.crowded[partition_id]

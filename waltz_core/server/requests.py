@@ -53,7 +53,8 @@ class Requests:
         run: Batch = []
         run_key = b""
         at = 0
-        while at < len(batch):
+        count = len(batch)
+        while at < count:
             if conn.closing:
                 return
             message = batch[at]
@@ -61,8 +62,9 @@ class Requests:
             kind = type(message)
             if kind in APPENDS:
                 if key != run_key:
-                    self._deliver(now, conn, run)
-                    run = []
+                    if run:
+                        self._deliver(now, conn, run)
+                        run = []
                     run_key = key
                 end = end_of_run(batch, at, kind)
                 run += batch[at:end]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+_EXACT = 100  # ms, below which all digits are kept
+
 
 class ResponseTimes:
     """Counts transactions by the milliseconds they took, exactly up to 100 ms, with two digits above.
@@ -28,7 +30,9 @@ class ResponseTimes:
         end, at = self._launched[0]
         if last >= end:
             self._launched.popleft()
-        took = _two_digits(now - at)
+        took = now - at
+        if took >= _EXACT:
+            took = _two_digits(took)
         self.counts[took] = self.counts.get(took, 0) + count
 
     def forget(self) -> None:
@@ -38,6 +42,6 @@ class ResponseTimes:
 
 def _two_digits(milliseconds: int) -> int:
     step = 1
-    while milliseconds // step >= 100:
+    while milliseconds // step >= _EXACT:
         step *= 10
     return milliseconds // step * step

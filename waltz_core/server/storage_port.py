@@ -56,7 +56,7 @@ class StoragePort:
         self._partitions = partitions
         self._pools: dict[str, StoragePool] = {}
         self._pool_of: dict[int, StoragePool] = {}  # dialed conn → pool
-        self._used: dict[str, StoragePool] = {}  # pools to which something happened in this step
+        self.used: dict[str, StoragePool] = {}  # pools to which something happened in this step
         self._checks = ConnectivityChecks()
         self._repairs = Repairs(
             self._config.root, context.cluster, context.out, context.pending, context.alarms, context.new_conn
@@ -81,8 +81,8 @@ class StoragePort:
     def received(self, now: int, event: Received) -> None:
         """Bytes from a storage node."""
         pool = self._pool_of[event.conn]
-        pool.received(now, event.data)
-        self._used[pool.replica] = pool
+        if pool.received(now, event.data):
+            self.used[pool.replica] = pool
         if self._noted:
             self._on_notes(now)
 
@@ -111,15 +111,13 @@ class StoragePort:
 
     def _touch(self, pool: StoragePool) -> None:
         """Something happened to a pool, which may have dialed."""
-        self._used[pool.replica] = pool
+        self.used[pool.replica] = pool
         if pool.conn is not None:
             self._pool_of[pool.conn] = pool
 
     def flush(self) -> None:
         """Send what was gathered in this step; say when each pool wants the next one."""
-        if not self._used:
-            return
-        used, self._used = self._used, {}
+        used, self.used = self.used, {}
         for replica, pool in self._pools.items():
             if replica in used:
                 pool.flush()
@@ -131,10 +129,12 @@ class StoragePort:
 
     def perform(self, now: int, partition: PartitionServer, effects: Iterable[StorageWork]) -> None:
         """Do what a partition asks for; what comes of it at once is for the partitions to hear now."""
+        used, pools = self.used, self._pools
         for effect in effects:
             match effect:
                 case StorageAppend(replica):
-                    self._use(replica).append(now, effect)
+                    pool = used[replica] = pools[replica]
+                    pool.append(now, effect)
                 case StorageCall(replica):
                     self._use(replica).call(now, effect)
                 case LinkWanted(replica):
@@ -148,7 +148,7 @@ class StoragePort:
             self._on_notes(now)
 
     def _use(self, replica: str) -> StoragePool:
-        pool = self._used[replica] = self._pools[replica]
+        pool = self.used[replica] = self._pools[replica]
         return pool
 
     def _want(self, now: int, replica: str, partition: PartitionServer) -> None:
@@ -186,16 +186,17 @@ class StoragePort:
         return pool
 
     def _on_notes(self, now: int) -> None:
-        partitions = self._partitions
+        partitions, pending = self._partitions, self._context.pending
+        served = partitions.served
         for note in self._notes.take():
             match note:
                 case StorageAnswer() | StorageFailed():
-                    asked = self._context.pending.take(note.ticket)
-                    partition = partitions.get(asked.partition_id) if isinstance(asked, ReplicaAsked) else None
+                    asked = pending.take(note.ticket)
+                    partition = served.get(asked.partition_id) if type(asked) is ReplicaAsked else None
                     if partition is not None and partition.storage_answered(now, note):
                         partitions.touch(partition.partition_id)
                 case StorageNews():
-                    partition = partitions.get(note.message.partition_id)
+                    partition = served.get(note.message.partition_id)
                     if partition is not None:
                         partition.storage_news(now, note)
                         partitions.touch(partition.partition_id)

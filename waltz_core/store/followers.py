@@ -49,6 +49,7 @@ class Followers:
 
     __slots__ = (
         "_alarms",
+        "_all",
         "_asking_again",
         "_commit_mark",
         "_config",
@@ -78,6 +79,7 @@ class Followers:
         self._quorum = quorum
         self._confirmations = Confirmations(quorum)
         self._links = links
+        self._all = tuple(links.values())
         self._routes = routes
         self._requests = requests
         self._notes = notes
@@ -108,14 +110,15 @@ class Followers:
         end, confirmations = self._tail.end, self._confirmations
         asks = confirmations.wanted != confirmations.confirmed
         following = LinkState.FOLLOWING
-        for link in self._links.values():
+        for link in self._all:
             if link.state is following:
                 if link.next < end:
                     self._follow(now, link)
-                if asks and self._confirmations.must_ask(link.replica, link.last_round):
-                    self._confirmations.ask(link.replica)
+                if asks and confirmations.must_ask(link.replica, link.last_round):
+                    confirmations.ask(link.replica)
                     self._requests.check_fence(link.replica)
-        if self._tail.begins_below(self._commit_mark + 1):
+        kept = self._tail.kept
+        if kept and kept[0].last <= self._commit_mark:
             self._release()
 
     def voted(self, link: ReplicaLink) -> bool:
@@ -126,8 +129,11 @@ class Followers:
         """
         if link.state is not LinkState.FOLLOWING:
             return True
-        asked = self._confirmations.open
-        self._confirmations.heard(link.replica, link.answered())
+        confirmations = self._confirmations
+        asked = confirmations.wanted != confirmations.confirmed
+        round_number = link.answered()
+        if round_number:  # before the first round nothing can be confirmed
+            confirmations.heard(link.replica, round_number)
         counts = link.acked > self._commit_mark
         decides = counts and self._holders() >= self._quorum
         follows = decides or asked or link.next < self._tail.end
@@ -138,7 +144,7 @@ class Followers:
     def _holders(self) -> int:
         """How many replicas hold something that is not committed yet."""
         count, mark = 0, self._commit_mark
-        for link in self._links.values():
+        for link in self._all:
             if link.acked > mark:
                 count += 1
         return count
@@ -210,7 +216,8 @@ class Followers:
 
     def _release(self) -> None:
         """Batches that every following replica was sent need not be kept."""
-        below = min(
-            (link.next for link in self._links.values() if link.state is LinkState.FOLLOWING), default=self._tail.end
-        )
-        self._tail.release(min(below, self._commit_mark + 1))
+        below = self._commit_mark + 1  # which is not behind the end of the tail
+        for link in self._all:
+            if link.next < below and link.state is LinkState.FOLLOWING:
+                below = link.next
+        self._tail.release(below)

@@ -15,12 +15,11 @@ from uuid import UUID
 import attrs
 
 from waltz_core.base.attempts import Attempts
-from waltz_core.base.contract import Rng, Tickets, earliest
+from waltz_core.base.contract import Rng, earliest
 from waltz_core.base.edge import Port
 from waltz_core.base.errors import ConfigError
 from waltz_core.base.ids import parse_endpoint
 from waltz_core.base.outbox import Emits
-from waltz_core.base.pending import Pending
 from waltz_core.store.calls import (
     LinkDown,
     LinkUp,
@@ -33,6 +32,7 @@ from waltz_core.store.calls import (
 from waltz_core.wire import storage_messages as messages
 from waltz_core.wire.connection import STORAGE_PROTOCOL
 from waltz_core.wire.dialer import Dialer, DialerEffect, DialState
+from waltz_core.wire.frame import LARGE
 from waltz_core.wire.port_session import PortSession
 from waltz_core.wire.shared import Trouble
 from waltz_core.wire.storage_codec import append_around
@@ -59,10 +59,11 @@ class StoragePool:
 
     __slots__ = (
         "_answer_timeout_ms",
+        "_asked",
         "_dialer",
         "_heard_at",
+        "_last_seq",
         "_notes",
-        "_pending",
         "_up",
         "_wanted",
         "flush",
@@ -109,7 +110,8 @@ class StoragePool:
         self.flush: Callable[[], None] = self._dialer.flush
         self.rings_at: int | None = None  # when the alarm of its owner rings, which is not later than `deadline`
         self._wanted: set[int] = set()
-        self._pending: Pending[tuple[int, int]] = Pending(Tickets(-1))  # seq → ticket, time of sending
+        self._last_seq = -1
+        self._asked: dict[int, tuple[int, int]] = {}  # sequence number → ticket, time of sending; the oldest first
         self._heard_at = 0  # when it answered last
         self._up = False  # the partitions know that it is usable
 
@@ -173,39 +175,49 @@ class StoragePool:
         """Send an append."""
         seq = self._take(now, call.ticket)
         if seq is not None:
-            batch, version = call.batch, self._dialer.codec
-            size = len(batch.encoded)
+            batch, dialer, encoded = call.batch, self._dialer, call.batch.encoded
+            size = len(encoded)
             head, tail = append_around(
-                call.session_id, seq, call.partition_id, batch.count, size, False, version=version
+                call.session_id, seq, call.partition_id, batch.count, size, False, version=dialer.codec
             )
-            self._dialer.pass_on(head, batch.encoded, tail)
+            if size >= LARGE:
+                dialer.pass_on(head, encoded, tail)
+                return
+            buffer = dialer.buffer  # as `pass_on` would, for every replica of every append
+            buffer += head
+            buffer += encoded
+            buffer += tail
 
     def dialed(self, now: int) -> None:
         """The connection stands."""
         self._dialer.dialed(now)
 
-    def received(self, now: int, data: bytes) -> None:
-        """Bytes from the storage node."""
-        answers = self._dialer.received(data)
-        if not self._up and self.usable:
+    def received(self, now: int, data: bytes) -> bool:
+        """Bytes from the storage node; returns if `flush`, or a look at the alarm, may follow from them."""
+        dialer = self._dialer
+        answers = dialer.received(data)
+        greeted = not self._up and dialer.state is DialState.READY
+        if greeted:
             self._up = True
             self._notes.put(LinkUp(self.replica, self.codec))
         if answers:
             self._heard_at = now
         for answer in answers:
-            if isinstance(answer, messages.SuspectReport):
+            if type(answer) is messages.SuspectReport:
                 self._notes.put(StorageNews(self.replica, answer))
                 continue
-            pending = self._pending.take(answer.seq_num)
-            if pending is None:
-                self._dialer.give_up(f"it answered request {answer.seq_num}, which was not asked", Trouble.PROTOCOL)
-                return
-            self._notes.put(StorageAnswer(pending[0], answer))
+            asked = self._asked.pop(answer.seq_num, None)
+            if asked is None:
+                dialer.give_up(f"it answered request {answer.seq_num}, which was not asked", Trouble.PROTOCOL)
+                break
+            self._notes.put(StorageAnswer(asked[0], answer))
+        return greeted or self.rings_at is None or dialer.state is not DialState.READY
 
     def closed(self, now: int, reason: str, *, untrusted: bool = False) -> None:
         """The connection ended, or the dial failed."""
         self._dialer.closed(now, reason, untrusted=untrusted)
-        for ticket, _ in self._pending.forget(lambda asked: True):
+        asked, self._asked = self._asked, {}
+        for ticket, _ in asked.values():
             self._notes.put(StorageFailed(ticket, reason))
         if self._up:
             self._up = False
@@ -229,13 +241,15 @@ class StoragePool:
 
     def _overdue_at(self) -> int | None:
         """When the oldest request is given up. A node that works off a long queue gets more time, with an end."""
-        if not self.usable or not self._pending:
+        if not self.usable or not self._asked:
             return None
-        _, sent = next(iter(self._pending))
+        _, sent = next(iter(self._asked.values()))
         return min(max(sent, self._heard_at), sent + _QUEUE_FACTOR * self._answer_timeout_ms) + self._answer_timeout_ms
 
     def _take(self, now: int, ticket: int) -> int | None:
-        if not self.usable:
+        if self._dialer.state is not DialState.READY:
             self._notes.put(StorageFailed(ticket, self.trouble or "not connected"))
             return None
-        return self._pending.ask((ticket, now))
+        self._last_seq += 1
+        self._asked[self._last_seq] = ticket, now
+        return self._last_seq

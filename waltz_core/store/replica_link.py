@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Sequence
 
 import attrs
 
@@ -25,17 +26,14 @@ class Batch:
 class Tail:
     """The newest batches of a session, in order and without gaps, bounded by bytes."""
 
-    __slots__ = ("_batches", "_bytes", "_bytes_max", "end")
+    __slots__ = ("_batches", "_bytes", "_bytes_max", "end", "kept")
 
     def __init__(self, start: int, bytes_max: int) -> None:
         self._batches: deque[Batch] = deque()
+        self.kept: Sequence[Batch] = self._batches  # always the same: to look at the oldest, without a call
         self._bytes = 0
         self._bytes_max = bytes_max
         self.end = start  # id that the next batch must start with
-
-    def begins_below(self, mark: int) -> bool:
-        """Whether the oldest batch ends below `mark`: `release` could drop it."""
-        return bool(self._batches) and self._batches[0].last < mark
 
     def add(self, batch: Batch, committed: int) -> None:
         """Keep a batch; the oldest ones go once they are committed and the limit is exceeded."""

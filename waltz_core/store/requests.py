@@ -8,7 +8,7 @@ which is for the session to decide.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from waltz_core.base.contract import Tickets
@@ -222,7 +222,7 @@ RecoveryRequest: TypeAlias = (
 class Requests:
     """Sends the requests of one store session and remembers what their answers are for."""
 
-    __slots__ = ("_awaited", "_links", "_out", "_partition_id", "session_id")
+    __slots__ = ("_awaited", "_links", "_out", "_partition_id", "session_id", "take")
 
     def __init__(
         self,
@@ -236,15 +236,13 @@ class Requests:
         self._links = links
         self._partition_id = partition_id
         self._awaited: Pending[Awaited] = Pending(tickets)
+        # What an answer is for, None if the session does not wait for it: the table's own method.
+        self.take: Callable[[int], Awaited | None] = self._awaited.take
         self._out = out
 
     def __iter__(self) -> Iterator[Awaited]:
         """What is awaited, oldest first."""
         return iter(self._awaited)
-
-    def take(self, ticket: int) -> Awaited | None:
-        """What an answer is for; None if the session does not wait for it."""
-        return self._awaited.take(ticket)
 
     def forget(self) -> list[Awaited]:
         """The session is over: no answer matters any more."""

@@ -79,6 +79,7 @@ class Connection(Generic[M]):
         "_look",
         "_look_above",
         "_protocol",
+        "_run_limit",
         "_table",
         "_versions",
         "peer_hello",
@@ -104,7 +105,7 @@ class Connection(Generic[M]):
         self._left_at = 0
         self._count_max = UNLIMITED
         self._look: Callable[[bytes, int, int], M | None] = lambda buffer, start, end: None
-        self._look_above = frame_size_max
+        self._look_above = self._run_limit = frame_size_max
         self._error: str | None = None
         self._table: Table[M] = Table(())
         self._head = b""
@@ -122,7 +123,7 @@ class Connection(Generic[M]):
     @property
     def gathered(self) -> int:
         """Bytes held back because their frame is not complete, or has not been decoded."""
-        return len(self._gatherer) + self.undecoded
+        return self._gatherer.kept + len(self._left) - self._left_at
 
     @property
     def undecoded(self) -> int:
@@ -154,6 +155,7 @@ class Connection(Generic[M]):
     def look_at(self, above: int, look: Callable[[bytes, int, int], M | None]) -> None:
         """Show bodies of more than `above` bytes to `look` first; what it returns stands for the body, undecoded."""
         self._look_above, self._look = above, look
+        self._run_limit = min(above, self._frame_size_max)
 
     def forget(self) -> None:
         """Let go of an unfinished frame: the connection is going to be closed."""
@@ -186,7 +188,7 @@ class Connection(Generic[M]):
                 buffer, at = b"".join((memoryview(buffer)[at:], data)), 0
             self._left, self._left_at = b"", 0
         else:
-            buffer = self._gatherer.add(data)
+            buffer = self._gatherer.add(data) if self._gatherer.kept else bytes(data)
         if buffer is None:
             return
         try:
@@ -202,7 +204,7 @@ class Connection(Generic[M]):
     def _messages(self, buffer: bytes, at: int, version: int, out: list[M]) -> None:
         magic, limit = self._protocol.magic, self._frame_size_max
         unpack, append, decoders, runs = HEADER.unpack_from, out.append, self._table.decoders, self._table.runs
-        size, run_limit = len(buffer), min(limit, self._look_above)
+        size, run_limit = len(buffer), self._run_limit
         left = self._count_max
         while size - at >= HEADER_SIZE:
             if not left:
@@ -233,7 +235,8 @@ class Connection(Generic[M]):
                     raise SurplusError(message, end - stop)
                 append(message)
             at = end
-        self._gatherer.keep(buffer, at, HEADER_SIZE)
+        if at < size:
+            self._gatherer.keep(buffer, at, HEADER_SIZE)
 
     def _greet(self, buffer: bytes) -> int:
         """Look for the greeting of the peer; the place behind it, or of what must be kept."""

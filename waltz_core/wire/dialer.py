@@ -82,6 +82,7 @@ class Dialer(Generic[M]):
         "_out",
         "_port",
         "buffer",
+        "codec",
         "conn",
         "endpoint",
         "session",
@@ -109,6 +110,7 @@ class Dialer(Generic[M]):
         self.wanted = False
         self.conn: int | None = None  # of the present connection
         self.session: PortSession[M] | None = None  # while there is one that is not given up
+        self.codec = 0  # what the connection speaks; 0 while there is none that is READY
         self.buffer = bytearray()  # of this step
         self.trouble = ""  # why it is not READY: the last thing that went wrong
         self.trouble_kind: Trouble | None = None
@@ -121,11 +123,6 @@ class Dialer(Generic[M]):
         self._greeting_ms = greeting_ms
         self._again = again
         self._due: int | None = None
-
-    @property
-    def codec(self) -> int:
-        """What the connection speaks; 0 while there is none that is READY."""
-        return self.session.version if self.session is not None and self.state is DialState.READY else 0
 
     @property
     def over(self) -> bool:
@@ -157,6 +154,17 @@ class Dialer(Generic[M]):
         session = self.session
         if session is None:
             return []
+        if self.state is not DialState.READY:
+            return self._greeted(session, data)
+        answers: list[M] = []
+        try:
+            session.more(data, answers)
+        except ProtocolError as error:
+            self.give_up(self._breach(error), Trouble.PROTOCOL)
+        return answers
+
+    def _greeted(self, session: PortSession[M], data: bytes) -> list[M]:
+        """Bytes of a peer that has not let us in."""
         trouble, kind = "", Trouble.PROTOCOL
         try:
             self.buffer += session.receive(data)
@@ -164,16 +172,19 @@ class Dialer(Generic[M]):
             trouble = f"it does not greet as {self._kind} does: {error}"
             kind = Trouble.VERSION if isinstance(error, NoCommonVersionError) else Trouble.PROTOCOL
         except ProtocolError as error:
-            trouble = f"it sent what {self._kind} never sends: {error}"
+            trouble = self._breach(error)
         if self.state is DialState.GREETING:
             if session.refusal is not None and not trouble:
                 trouble, kind = f"it refused to open: {session.refusal.message}", Trouble.REFUSAL
             elif session.state is PortState.READY and not trouble:
-                self._ready()
+                self._ready(session)
         answers = session.take()
         if trouble:
             self.give_up(trouble, kind)
         return answers
+
+    def _breach(self, error: ProtocolError) -> str:
+        return f"it sent what {self._kind} never sends: {error}"
 
     def send(self, message: M) -> None:
         """Gather a message for this step; the peer is READY."""
@@ -203,6 +214,7 @@ class Dialer(Generic[M]):
         self.flush()
         self._out.put(CloseConn(self.conn, reason))
         self.state = DialState.CLOSING
+        self.codec = 0
         self.session = None
         self._due = None
 
@@ -212,6 +224,7 @@ class Dialer(Generic[M]):
             self._troubled(reason, Trouble.TRUST if untrusted else Trouble.NETWORK)
         self.conn = self.session = self._due = None
         self.buffer.clear()
+        self.codec = 0
         self.state = DialState.ENDED
         if self._again is not None:
             self.state = DialState.WAITING
@@ -238,8 +251,9 @@ class Dialer(Generic[M]):
         self.state = DialState.DIALING
         self._out.put(Dial(self.conn, self.endpoint, self._port))
 
-    def _ready(self) -> None:
+    def _ready(self, session: PortSession[M]) -> None:
         self.state = DialState.READY
+        self.codec = session.version
         self.trouble, self.trouble_kind = "", None
         self._due = None
         if self._again is not None and self._again.succeeded():

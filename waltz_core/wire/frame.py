@@ -38,19 +38,19 @@ def refused(head: tuple[int, int, int], magic: int, version: int, limit: int) ->
 class Gatherer:
     """Keeps the bytes of an unfinished frame: large pieces as they are, small ones together; all are joined once."""
 
-    __slots__ = ("_kept", "_pieces", "_small", "_wanted")
+    __slots__ = ("_pieces", "_small", "_wanted", "kept")
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []  # each of `LARGE` bytes or more
         self._small = bytearray()  # what came behind them
-        self._kept = 0  # bytes of both
+        self.kept = 0  # bytes of both
         self._wanted = HEADER_SIZE  # bytes with which something new can be decided
 
     def add(self, data: bytes | bytearray | memoryview) -> bytes | None:
         """Everything kept plus `data`, or None when that cannot end a frame yet."""
-        if not self._kept:
+        if not self.kept:
             return bytes(data)
-        if self._kept + len(data) < self._wanted:
+        if self.kept + len(data) < self._wanted:
             self._hold(data)
             return None
         gathered = b"".join((*self._pieces, self._small, data))
@@ -64,7 +64,7 @@ class Gatherer:
             self._wanted = wanted
 
     def _hold(self, data: bytes | bytearray | memoryview) -> None:
-        self._kept += len(data)
+        self.kept += len(data)
         if len(data) < LARGE:
             self._small += data
             return
@@ -75,7 +75,4 @@ class Gatherer:
 
     def clear(self) -> None:
         """Forget what is kept: the connection is lost."""
-        self._pieces, self._small, self._kept = [], bytearray(), 0
-
-    def __len__(self) -> int:
-        return self._kept
+        self._pieces, self._small, self.kept = [], bytearray(), 0

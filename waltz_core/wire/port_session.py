@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Generic, TypeVar
 
 from waltz_core.base.record import record
@@ -81,7 +81,7 @@ class PortSession(Generic[M]):
         frame_size_max: largest body that we accept.
     """
 
-    __slots__ = ("_answers", "_connection", "_opening", "refusal", "state")
+    __slots__ = ("_answers", "_connection", "_opening", "more", "refusal", "state")
 
     def __init__(
         self,
@@ -92,6 +92,9 @@ class PortSession(Generic[M]):
         frame_size_max: int = FRAME_SIZE_MAX_STORAGE,
     ) -> None:
         self._connection: Connection[M] = Connection(protocol, text, versions, frame_size_max)
+        # Takes bytes of a node that is READY, of which all answers so far were taken: adds those that came. Errors as
+        # `receive`; nothing is sent in turn. The connection's own method, without a call of ours.
+        self.more: Callable[[bytes, list[M]], None] = self._connection.receive
         self._opening = opening
         self._answers: deque[M] = deque()
         self.state = PortState.GREETING

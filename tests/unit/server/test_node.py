@@ -396,7 +396,7 @@ def test_who_takes_his_payloads_late_is_not_closed_for_all_that_he_ever_took() -
         for _ in range(3):
             port.reply(1, payload)
         out = bench.step()
-        while port._backlogged:
+        while port.backlogged:
             bench.now += 1
             out += bench.step()
         assert not [effect for effect in out if isinstance(effect, CloseConn)]
