@@ -2800,7 +2800,7 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "a large append is taken into the write of another",
         "storage.appends",
-        "            if size and size + head.size > self._context.config.write_bytes_max:\n                break  # a larger one is written alone\n",
+        "            if size and size + head.size > size_max:\n                break  # a larger one is written alone\n",
         "",
         ("tests/unit/storage/test_acknowledged.py",),
     ),

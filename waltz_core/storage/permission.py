@@ -41,6 +41,8 @@ def refusal_of(
             FailureCode.UNAVAILABLE,
         )
     fence = files.fence
+    if message.session_id == fence:  # as almost always
+        return None
     highest = max(fence, current.session_id)
     if message.session_id > highest + SESSION_LEAP_MAX:
         return implausible(highest, message.session_id)
