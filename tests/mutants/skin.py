@@ -302,7 +302,7 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "what is synced first in a batch is synced with the rest",
         "waltz_trio.storage.group",
-        "    return operations[:at], [one for one in operations[at:] if isinstance(one, SyncFile | SyncDirectory)]\n",
+        "    return operations[: len(operations) - len(syncs)], syncs\n",
         "    return tuple(one for one in operations if not isinstance(one, SyncFile | SyncDirectory)), [\n"
         "        one for one in operations if isinstance(one, SyncFile | SyncDirectory)\n    ]\n",
         ("tests/trio/test_storage_group.py::test_a_sync_between_operations_is_carried_out_in_its_place",),
@@ -793,8 +793,8 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "a connection stays whose peer has said goodbye",
         "waltz_trio.net.channel",
-        "                if not chunk:\n                    return True\n",
-        "                if not chunk:\n                    return False\n",
+        "                    ended = True\n                    break\n",
+        "                    break\n",
         ("tests/trio/test_net.py",),
     ),
     Mutant(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import resource
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from socket import socket
 from typing import Any
 
@@ -86,8 +86,11 @@ class NodeDriver:
         self.report = report or (lambda level, text: None)
         self._complaints = Complaints(self.report)
         self.complain = self._complaints.put
-        self.pump: Pump[Any, Any] = Pump(machine, self._perform, name=name, recorded_batches=recorded_batches)
+        self.pump: Pump[Any, Any] = Pump(
+            machine, self._perform, name=name, recorded_batches=recorded_batches, others=self.arrivals.any
+        )
         self.post = self.pump.post
+        self.deliver = self.pump.deliver  # what has come from outside: its step waits for others that can be read
         self.post_all = self.pump.post_all
         self.wait_room = self.pump.wait_room
         self.znodes: ZnodeStore | None = None
@@ -238,13 +241,6 @@ class NodeDriver:
     def touch(self, channel: Channel) -> None:
         """Note that a channel has something to flush at the end of this step."""
         self._touched.append(channel)
-
-    def deliver(self, events: Sequence[Any]) -> None:
-        """Step with what has come from outside: at once, unless a connection has something to read, too."""
-        if self.arrivals.any():
-            self.post_all(events)
-        else:
-            self.pump.post_all_now(events)
 
     def spawn(self, task: Callable[[], Awaitable[object]], peer: str) -> None:
         """Run a task of the connection with `peer`, as long as this process at most."""
