@@ -2317,7 +2317,7 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "roles that change meet a peer that is gone",
         "waltz_trio.net.driver",
-        "            self._hosts.pop(channel.conn, None)\n",
+        "        self._hosts.pop(channel.conn, None)\n",
         "",
         _RENEWAL,
     ),

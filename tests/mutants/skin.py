@@ -3003,8 +3003,8 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "a few words excuse KeyUpdates without end",
         "waltz_trio.net.overhead",
-        "self._barren - size - _AROUND * records)",
-        "self._barren - 32 * size)",
+        "self._barren - size - _AROUND * records\n",
+        "self._barren - 32 * size\n",
         ("tests/trio/test_key_updates.py",),
     ),
     Mutant(

@@ -62,6 +62,7 @@ class ChannelOwner(Protocol):
     arrivals: Arrivals
     scratch: bytearray
     killed: bool
+    touched: list[Channel]  # those that want `flush` at the end of this step
 
     def post(self, event: Writable | Closed) -> None:
         """Deliver an event to the machine."""
@@ -71,9 +72,6 @@ class ChannelOwner(Protocol):
 
     async def wait_room(self) -> None:
         """Wait until the machine can take more."""
-
-    def touch(self, channel: Channel) -> None:
-        """Note that the channel wants `flush` at the end of this step."""
 
     def spawn(self, task: Callable[[], Awaitable[object]], peer: str) -> None:
         """Run a task of the connection with `peer`, as long as the process at most."""
@@ -143,7 +141,7 @@ class TlsPipe:
                 await self.writable()
 
     # Trio keeps a task that waited for descriptor -1 registered under it for ever, and the next to wait for
-    # -1 gets a BusyResourceError: only these two methods wait, and never for a closed socket.
+    # -1 gets a BusyResourceError: what is waited for comes from `descriptor`, which is never that of a closed socket.
 
     async def readable(self) -> None:
         """Wait until the socket has bytes, or its end, to read.
@@ -151,13 +149,14 @@ class TlsPipe:
         Raises:
             trio.ClosedResourceError: it is closed, or was closed meanwhile.
         """
-        await wait_readable(self._descriptor())
+        await wait_readable(self.descriptor())
 
     async def writable(self) -> None:
         """Wait until the socket takes bytes; errors as `readable`."""
-        await wait_writable(self._descriptor())
+        await wait_writable(self.descriptor())
 
-    def _descriptor(self) -> int:
+    def descriptor(self) -> int:
+        """What to wait for; errors as `readable`."""
         number = self.sock.fileno()
         if number < 0:
             raise trio.ClosedResourceError("the socket was closed")
@@ -249,7 +248,7 @@ class Channel:
     def _touch(self) -> None:
         if not self._touched:
             self._touched = True
-            self._owner.touch(self)
+            self._owner.touched.append(self)
 
     def flush(self) -> None:
         """Hand the out-buffer to the kernel as far as it takes it; a task does the rest.
@@ -441,7 +440,7 @@ class Channel:
             rest = view[:0]
             if surplus > _SURPLUS:
                 await self._wait_for_end()
-            await pipe.readable()
+            await wait_readable(pipe.descriptor())  # as `readable`, without a frame that every read goes through
             try:
                 size = sock.recv_into(scratch)
             except BlockingIOError:
