@@ -42,7 +42,8 @@ class Appends:
         accepted: list[tuple[int, AppendRun]] = []
         parts: list[bytes] = []
         files, lane, jobs = self._files, self._lane, self._lane.jobs
-        next_id, size, size_max = files.max_id + 1, 0, self._context.config.write_bytes_max
+        next_id, fence = files.max_id + 1, files.fence
+        size, size_max = 0, self._context.config.write_bytes_max
         while jobs and size < size_max:
             head = jobs[0]
             if type(head) is not Request or not isinstance(head.message, APPENDS):
@@ -55,7 +56,7 @@ class Appends:
                 lane.take()
                 fail(self._context, conn, message, refusal)
                 continue
-            if message.session_id > files.fence and not message.used_by_offline_recovery:
+            if message.session_id > fence and not message.used_by_offline_recovery:
                 if not accepted:
                     return self._fence_for(conn, message)
                 break

@@ -53,7 +53,7 @@ from waltz_core.storage.replica_files import ReplicaFiles, State
 from waltz_core.storage.replica_opening import open_assigned
 from waltz_core.storage.replica_repair import mend, record_repair, survey
 from waltz_core.storage.serving import Serving
-from waltz_core.storage.transcode import Incoming, size_of
+from waltz_core.storage.transcode import AppendRun, Incoming, size_of
 from waltz_core.storage.verified_reads import VerifiedReads
 from waltz_core.wire.shared import FailureCode
 
@@ -141,7 +141,8 @@ class StorageReplica:
             text = f"{SE}partition {self.partition_id}: too many requests are waiting"
             fail(context, conn, message, Refusal(text, FailureCode.OVERLOADED))
             return
-        size, limit = size_of(message), context.config.queue_bytes_max
+        size = message.size if type(message) is AppendRun else size_of(message)
+        limit = context.config.queue_bytes_max
         if size and lane.bytes_waiting and lane.bytes_waiting + size > limit:
             text = f"{SE}partition {self.partition_id}: appends of {lane.bytes_waiting} bytes are waiting, of {limit}"
             why = Refusal(f"{text} (storage.queueBytesMax)", FailureCode.OVERLOADED)
