@@ -712,8 +712,8 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "a surprise on the way out ends the process",
         "waltz_trio.net.channel",
-        "            self._flush()\n        except Exception as error:\n",
-        "            self._flush()\n        except ZeroDivisionError as error:\n",
+        "                self._drain_later()\n        except Exception as error:\n",
+        "                self._drain_later()\n        except ZeroDivisionError as error:\n",
         _NETS,
     ),
     Mutant(
@@ -2317,7 +2317,7 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "roles that change meet a peer that is gone",
         "waltz_trio.net.driver",
-        "            self._hosts.pop(channel.conn, None)\n",
+        "        self._hosts.pop(channel.conn, None)\n",
         "",
         _RENEWAL,
     ),

@@ -302,7 +302,7 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "what is synced first in a batch is synced with the rest",
         "waltz_trio.storage.group",
-        "    return operations[:at], [one for one in operations[at:] if isinstance(one, SyncFile | SyncDirectory)]\n",
+        "    return operations[: len(operations) - len(syncs)], syncs\n",
         "    return tuple(one for one in operations if not isinstance(one, SyncFile | SyncDirectory)), [\n"
         "        one for one in operations if isinstance(one, SyncFile | SyncDirectory)\n    ]\n",
         ("tests/trio/test_storage_group.py::test_a_sync_between_operations_is_carried_out_in_its_place",),
@@ -793,8 +793,8 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "a connection stays whose peer has said goodbye",
         "waltz_trio.net.channel",
-        "                if not chunk:\n                    return True\n",
-        "                if not chunk:\n                    return False\n",
+        "                    ended = True\n                    break\n",
+        "                    break\n",
         ("tests/trio/test_net.py",),
     ),
     Mutant(
@@ -2800,7 +2800,7 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "a large append is taken into the write of another",
         "storage.appends",
-        "            if size and size + head.size > self._context.config.write_bytes_max:\n                break  # a larger one is written alone\n",
+        "            if size and size + head.size > size_max:\n                break  # a larger one is written alone\n",
         "",
         ("tests/unit/storage/test_acknowledged.py",),
     ),
@@ -3003,8 +3003,8 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "a few words excuse KeyUpdates without end",
         "waltz_trio.net.overhead",
-        "self._barren - size - _AROUND * records)",
-        "self._barren - 32 * size)",
+        "self._barren - size - _AROUND * records\n",
+        "self._barren - 32 * size\n",
         ("tests/trio/test_key_updates.py",),
     ),
     Mutant(

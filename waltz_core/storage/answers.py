@@ -12,7 +12,8 @@ from waltz_core.wire.shared import FailureCode
 
 def succeed(context: NodeContext, conn: int, message: Incoming) -> None:
     """It is done, and durable."""
-    context.reply(conn, wire.SuccessResponse(message.session_id, message.seq_num, message.partition_id))
+    answer = wire.SuccessResponse(message.session_id, message.seq_num, message.partition_id)
+    context.replies.put((conn, answer))
 
 
 def fail(context: NodeContext, conn: int, message: Incoming, why: StorageError) -> None:

@@ -41,13 +41,14 @@ class Appends:
         """Take appends from the head of the lane; returns the work that they need, if any."""
         accepted: list[tuple[int, AppendRun]] = []
         parts: list[bytes] = []
-        next_id, size = self._files.max_id + 1, 0
         files, lane, jobs = self._files, self._lane, self._lane.jobs
-        while jobs and size < self._context.config.write_bytes_max:
+        next_id, fence = files.max_id + 1, files.fence
+        size, size_max = 0, self._context.config.write_bytes_max
+        while jobs and size < size_max:
             head = jobs[0]
             if type(head) is not Request or not isinstance(head.message, APPENDS):
                 break
-            if size and size + head.size > self._context.config.write_bytes_max:
+            if size and size + head.size > size_max:
                 break  # a larger one is written alone
             conn, message = head.conn, head.message
             refusal = refusal_of(files, message, message.used_by_offline_recovery)
@@ -55,7 +56,7 @@ class Appends:
                 lane.take()
                 fail(self._context, conn, message, refusal)
                 continue
-            if message.session_id > files.fence and not message.used_by_offline_recovery:
+            if message.session_id > fence and not message.used_by_offline_recovery:
                 if not accepted:
                     return self._fence_for(conn, message)
                 break
@@ -75,7 +76,7 @@ class Appends:
         if self._context.no_room:
             why = Refusal(f"{SE}{self._context.no_room}", FailureCode.OVERLOADED)
         else:
-            run = run_of(message)
+            run = message if type(message) is AppendRun else run_of(message)
             if run is not None and (not run.parts or run.first == next_id):
                 return run
             why = out_of_order(next_id - 1)

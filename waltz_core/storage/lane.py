@@ -144,11 +144,6 @@ class RecordFaults:
 Job: TypeAlias = Request | AdminRead | ChangeJob | OpenFiles | Survey | Mend | RecordRepair | RecordFaults
 
 
-def is_append(job: Job) -> bool:
-    """Whether a job can be written together with others."""
-    return type(job) is Request and type(job.message) in APPENDS
-
-
 class Lane:
     """Jobs that wait, the one under way, and what runs beside it."""
 

@@ -164,26 +164,23 @@ OnRoll: TypeAlias = Callable[[Segment], tuple[Operation, ...]]
 class AppendPlan:
     """One write of a run of records: the operations, and what they change once they are durable."""
 
-    __slots__ = ("_log", "_pieces", "created", "first", "operations")
+    __slots__ = ("_log", "created", "first", "operations", "pieces")
 
     def __init__(self, log: LogFiles) -> None:
         self._log = log
-        self._pieces: list[tuple[Segment, array[int], int]] = []
-        last = log.last
+        last = log.segments[-1]
+        self.pieces: list[tuple[Segment, array[int], int]] = []  # what each write to a segment adds to it
         self.first = last, last.end, last.next_id  # where the log ends if no record is kept
         self.created: list[Segment] = []
         self.operations: list[Operation] = []
 
     def commit(self) -> None:
         """Everything is durable: the records are part of the log."""
-        for segment, offsets, end in self._pieces:
-            if segment is not self._log.last:
-                self._log.add(segment)
+        log = self._log
+        for segment, offsets, end in self.pieces:
+            if segment is not log.segments[-1]:
+                log.add(segment)
             segment.extend(offsets, end)
-
-    def add(self, segment: Segment, offsets: array[int], end: int) -> None:
-        """Note what one write to one segment adds."""
-        self._pieces.append((segment, offsets, end))
 
     def retreat(self, directory: str) -> tuple[Operation, ...]:
         """Operations that undo the write, even if it happened in part."""
@@ -217,7 +214,9 @@ def plan_append(where: LogPlace, log: LogFiles, parts: Sequence[bytes], created_
             plan.operations += on_roll(segment)
         # Where each record starts, and where the last one ends; the first that starts behind the threshold rolls.
         ends = array("Q", accumulate(map(len, parts[done:] if done else parts), initial=end))
-        count = min(bisect_right(ends, where.threshold), len(ends) - 1)
+        count = len(ends) - 1
+        if ends[-1] > where.threshold:
+            count = min(bisect_right(ends, where.threshold), count)
         offsets = ends[:count]
         place = index_file.entry_place(next_id - segment.index_first)
         plan.operations += (
@@ -225,7 +224,7 @@ def plan_append(where: LogPlace, log: LogFiles, parts: Sequence[bytes], created_
             WriteAt(segment.index_path, place, index_file.encode_entries(offsets)),
         )
         end = ends[count]
-        plan.add(segment, offsets, end)
+        plan.pieces.append((segment, offsets, end))
         next_id += count
         done += count
     plan.operations.append(SyncFile(segment.data_path))

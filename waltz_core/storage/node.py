@@ -158,7 +158,7 @@ class StorageNode:
         """Start what the events made possible, until nothing more follows from it."""
         context, changes, repairs = self._context, self._changes, self._repairs
         while True:
-            if repairs:
+            if repairs.under_way:
                 repairs.run()
             if not (context.touched or changes.freed):
                 break
@@ -181,7 +181,8 @@ class StorageNode:
     def _on_event(self, event: Event) -> None:
         match event:
             case Received(conn=conn, data=data):
-                if not self._repairs.received(conn, data):
+                # Only connections that we dialed are of repairs, and have negative ids.
+                if conn >= 0 or not self._repairs.received(conn, data):
                     self._peers.received(conn, data)
             case DiskDone() | DiskFailed() | DiskBytes() | DiskListing():
                 self._context.runner.on_event(event)

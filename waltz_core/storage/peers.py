@@ -86,6 +86,8 @@ class Peer(Caller, Generic[M]):
 
         Before the cluster key was shown the first message says whether the others are worth decoding.
         """
+        if self.opened:
+            return self._receive(data)
         problem = self._receive(data)
         while problem is None and self.connection.undecoded:
             problem = self._receive(b"")
@@ -236,8 +238,7 @@ class Peers:
         peer = self._peers.get(conn)
         if peer is None or peer.closing or (self._stopping and peer.of_server):
             return
-        size = peer.connection.gathered + len(data)
-        was_opened = peer.opened
+        was_opened, before = peer.opened, peer.gathered
         problem = peer.receive(data)
         if peer.opened and not was_opened:
             self._proven(peer)
@@ -245,7 +246,7 @@ class Peers:
             peer.key_reported = True
             self._report(peer, "it showed a key, or a number of partitions, that is not of this cluster")
         if peer.parked:
-            self._hold(peer, size - peer.connection.gathered)
+            self._hold(peer, before + len(data) - peer.connection.gathered)
         if problem is not None:
             self._drop(peer, problem)
         self._count_gathered(peer)
@@ -293,6 +294,8 @@ class Peers:
         """Bound what unfinished frames hold: of strangers each, of all together."""
         config = self._context.config
         gathered = 0 if peer.closing else peer.connection.gathered
+        if gathered == peer.gathered:
+            return  # which was within bounds before
         self._gathered += gathered - peer.gathered
         peer.gathered = gathered
         if gathered > UNOPENED_MAX and not peer.opened:
@@ -319,7 +322,8 @@ class Peers:
             elif type(message) is wire.SuspectReport and not peer.connection.version:
                 continue  # 0.13.2 does not know this message
             peer.connection.encode(message, buffer)  # type: ignore[arg-type]  # answers go where the request came from
-        self._context.effects.put_all(Send(conn, buffer) for conn, buffer in buffers.items())
+        for conn, buffer in buffers.items():
+            self._context.effects.put(Send(conn, buffer))
 
 
 def _for_codec_0(answer: wire.LastSessionInfoResponse) -> wire.StorageMessage:

@@ -7,6 +7,7 @@ of an older session is executed here, even if its messages were under way before
 from __future__ import annotations
 
 from waltz_core.base.errors import StorageError
+from waltz_core.storage.control import ASSIGNED, AVAILABLE
 from waltz_core.storage.procedure import Procedure
 from waltz_core.storage.refusals import (
     SE,
@@ -26,21 +27,24 @@ def refusal_of(
 ) -> StorageError | None:
     """Why a request is not served; a session above the fence is no reason."""
     current = files.entry.current
+    flags = current.flags
     if files.state is State.UNASSIGNED:
         return not_assigned(files.partition_id)
-    if not current.assigned:
+    if not flags & ASSIGNED:
         text = f"{SE}partition {files.partition_id} is not assigned to storage node."
         return Refusal(text, FailureCode.NOT_ASSIGNED)
     if files.state is not State.OPEN and state_matters:
         return files.out_of_service()
     if offline:
         return _offline_refusal(files, message)
-    if not current.available:
+    if not flags & AVAILABLE:
         return Refusal(
             f"{SE}read and write for partition={files.partition_id} have been disabled on storage node",
             FailureCode.UNAVAILABLE,
         )
     fence = files.fence
+    if message.session_id == fence:  # as almost always
+        return None
     highest = max(fence, current.session_id)
     if message.session_id > highest + SESSION_LEAP_MAX:
         return implausible(highest, message.session_id)

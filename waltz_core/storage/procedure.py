@@ -231,17 +231,15 @@ class Runner:
             work = procedure.send(answer) if fault is None else procedure.throw(fault)
         except StopIteration:
             return
-        if isinstance(work, ReadSpans):
-            gathering = _Gathering(awaited, len(work.spans))
-            for at, span in enumerate(work.spans):
-                ticket = self._pending.ask(_Piece(gathering, at))
-                self._out.put(DiskRead(ticket, span.path, span.offset, span.length))
-            return
-        ticket = self._pending.ask(awaited)
         match work:
+            case tuple():
+                self._out.put(DiskBatch(self._pending.ask(awaited), work))
             case ReadSpan(path, offset, length):
-                self._out.put(DiskRead(ticket, path, offset, length))
+                self._out.put(DiskRead(self._pending.ask(awaited), path, offset, length))
+            case ReadSpans(spans):
+                gathering = _Gathering(awaited, len(spans))
+                for at, span in enumerate(spans):
+                    ticket = self._pending.ask(_Piece(gathering, at))
+                    self._out.put(DiskRead(ticket, span.path, span.offset, span.length))
             case ListNames(path):
-                self._out.put(DiskList(ticket, path))
-            case _:
-                self._out.put(DiskBatch(ticket, work))
+                self._out.put(DiskList(self._pending.ask(awaited), path))

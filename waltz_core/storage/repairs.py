@@ -43,16 +43,13 @@ class Repairs:
         self._context = context
         self._replicas = replicas
         self._changes = changes
-        self._under_way: dict[int, _UnderWay] = {}  # by partition
+        self.under_way: dict[int, _UnderWay] = {}  # by partition
         self._by_conn: dict[int, Repair] = {}  # by connection dialed
         self._last_dialed = 0
 
-    def __len__(self) -> int:
-        return len(self._under_way)
-
     def awaited(self) -> Iterator[tuple[int, str]]:
         """Partitions whose repair has not ended."""
-        return ((partition_id, "repair from other storage nodes") for partition_id in self._under_way)
+        return ((partition_id, "repair from other storage nodes") for partition_id in self.under_way)
 
     def begin(self, caller: Caller, message: admin.RepairRequest) -> None:
         """Somebody asks for a repair; answered when it has ended."""
@@ -61,7 +58,7 @@ class Repairs:
         replica = self._changes.replica_for(caller, message.seq_num, partition_id, what)
         if replica is None:
             return
-        if partition_id in self._under_way:
+        if partition_id in self.under_way:
             text = f"{SE}partition {partition_id} is being repaired already"
             self._changes.refuse(caller, message.seq_num, what, Refusal(text, FailureCode.OVERLOADED))
             return
@@ -69,7 +66,7 @@ class Repairs:
         sources = dict.fromkeys(message.sources[:SOURCES_MAX])
         links = [AdminLink(endpoint, key, count, context.effects, self._new_conn) for endpoint in sources]
         repair = Repair(partition_id, replica, links, message.ranges, context.alarms, context.now)
-        self._under_way[partition_id] = _UnderWay(repair, caller, message.seq_num, what)
+        self.under_way[partition_id] = _UnderWay(repair, caller, message.seq_num, what)
         self._by_conn.update(dict.fromkeys(repair.conns(), repair))
 
     # ---- connections -----------------------------------------------------------------------------
@@ -98,20 +95,20 @@ class Repairs:
 
     def answers_due(self, partition_id: int) -> None:
         """The sources of a repair have had their time."""
-        self._under_way[partition_id].repair.overdue()
+        self.under_way[partition_id].repair.overdue()
 
     # ---- once per step ---------------------------------------------------------------------------
 
     def on_note(self, note: RepairNote) -> None:
         """A replica has done what its repair asked for."""
-        self._under_way[note.partition_id].repair.on_note(note)
+        self.under_way[note.partition_id].repair.on_note(note)
 
     def run(self) -> None:
         """Go on as far as possible."""
-        for partition_id, under_way in list(self._under_way.items()):
+        for partition_id, under_way in list(self.under_way.items()):
             under_way.repair.run(self._context.now)
             if under_way.repair.result is not None:
-                del self._under_way[partition_id]
+                del self.under_way[partition_id]
                 self._answer(partition_id, under_way, under_way.repair.result)
 
     def _answer(self, partition_id: int, under_way: _UnderWay, result: RepairResult) -> None:

@@ -25,6 +25,7 @@ from waltz_core.storage.assignment import assign, set_available, unassign
 from waltz_core.storage.context import NodeContext
 from waltz_core.storage.control import ControlEntry
 from waltz_core.storage.lane import (
+    APPENDS,
     EXCLUSIVE,
     AcceptLoss,
     AdminRead,
@@ -43,7 +44,6 @@ from waltz_core.storage.lane import (
     SetAvailable,
     Survey,
     Unassign,
-    is_append,
 )
 from waltz_core.storage.log_start import raise_start
 from waltz_core.storage.notes import ChangeEnded, Mended, Opened, RepairRecorded, Surveyed
@@ -53,7 +53,7 @@ from waltz_core.storage.replica_files import ReplicaFiles, State
 from waltz_core.storage.replica_opening import open_assigned
 from waltz_core.storage.replica_repair import mend, record_repair, survey
 from waltz_core.storage.serving import Serving
-from waltz_core.storage.transcode import Incoming, size_of
+from waltz_core.storage.transcode import AppendRun, Incoming, size_of
 from waltz_core.storage.verified_reads import VerifiedReads
 from waltz_core.wire.shared import FailureCode
 
@@ -141,13 +141,14 @@ class StorageReplica:
             text = f"{SE}partition {self.partition_id}: too many requests are waiting"
             fail(context, conn, message, Refusal(text, FailureCode.OVERLOADED))
             return
-        size, limit = size_of(message), context.config.queue_bytes_max
+        size = message.size if type(message) is AppendRun else size_of(message)
+        limit = context.config.queue_bytes_max
         if size and lane.bytes_waiting and lane.bytes_waiting + size > limit:
             text = f"{SE}partition {self.partition_id}: appends of {lane.bytes_waiting} bytes are waiting, of {limit}"
             why = Refusal(f"{text} (storage.queueBytesMax)", FailureCode.OVERLOADED)
             fail(context, conn, message, why)
             return
-        if self._serving.at_once(message):
+        if not size and self._serving.at_once(message):
             self._start_beside(self._serving.serve(conn, message), "read")
             return
         lane.add(Request(conn, message, size, type(message) in EXCLUSIVE))
@@ -244,34 +245,33 @@ class StorageReplica:
         """Start all jobs that can start."""
         if self._pumping:
             return
+        lane = self.lane
         self._pumping = True
         try:
-            self._start_jobs()
+            while lane.jobs and not lane.busy:
+                if self._batches(lane.jobs[0]):
+                    work = self._appends.next()
+                    if work is not None:
+                        lane.busy = True
+                        self._context.runner.start(self._alone(work), self.partition_id, "append")
+                    continue
+                job = lane.begin()
+                if job is None:
+                    return
+                self._context.runner.start(self._alone(self._perform(job)), self.partition_id, _purpose(job))
         finally:
             self._pumping = False
 
-    def _start_jobs(self) -> None:
-        lane = self.lane
-        while lane.jobs and not lane.busy:
-            if self._batches(lane.jobs[0]):
-                work = self._appends.next()
-                if work is not None:
-                    lane.busy = True
-                    self._context.runner.start(self._alone(work), self.partition_id, "append")
-                continue
-            job = lane.begin()
-            if job is None:
-                return
-            self._context.runner.start(self._alone(self._perform(job)), self.partition_id, _purpose(job))
-
     def _batches(self, job: Job) -> bool:
         """Whether it is written together with its like that wait behind it."""
-        return is_append(job)
+        return type(job) is Request and type(job.message) in APPENDS
 
     def _alone(self, work: Procedure[None]) -> Procedure[None]:
         yield from work
-        self.lane.end()
-        self.pump()
+        lane = self.lane
+        lane.end()
+        if lane.jobs:
+            self.pump()
 
     def _start_beside(self, work: Procedure[None], purpose: str) -> None:
         self.lane.reads += 1

@@ -94,7 +94,7 @@ class ReplicaFiles:
     @property
     def max_id(self) -> int:
         """Id of the last durable record, -1 if there is none."""
-        return -1 if self.log is None else self.log.max_id
+        return -1 if self.log is None else self.log.segments[-1].next_id - 1
 
     @property
     def log_start(self) -> int:

@@ -60,7 +60,8 @@ class Pump(Generic[E, F]):
     """One machine and its inbox.
 
     `perform` gets the effects of a step and must neither await nor raise. Events may be posted from
-    any Trio task (from foreign threads through `TrioToken.run_sync_soon`).
+    any Trio task (from foreign threads through `TrioToken.run_sync_soon`). `others` says whether more is about to be
+    posted beside what is delivered.
     """
 
     def __init__(
@@ -70,9 +71,11 @@ class Pump(Generic[E, F]):
         *,
         name: str = "machine",
         recorded_batches: int = 0,
+        others: Callable[[], bool] = lambda: False,
     ) -> None:
         self._machine = machine
         self._perform = perform
+        self._others = others
         self._inbox: list[E] = []
         self._sleeper: trio.lowlevel.Task | None = None
         self._stepping = False  # in the task of who posted; the sleeper sleeps on unless more is to be done
@@ -108,8 +111,23 @@ class Pump(Generic[E, F]):
         a disk that has synced in place; more than that waits for its round, as others do.
         """
         self._inbox.extend(events)
-        if self._sleeper is None or self._stepping:
-            return  # it is about to step, or does so, or does not run yet
+        # Else it is about to step, or does so, or does not run yet.
+        if self._sleeper is not None and not self._stepping:
+            self._step_now()
+
+    def deliver(self, events: Iterable[E]) -> None:
+        """Put events in the inbox and step at once as `post_all_now` does, unless `others` have something to post.
+
+        Whether they have is not even asked where this step has to wait.
+        """
+        self._inbox.extend(events)
+        if self._sleeper is not None and not self._stepping:
+            if self._others():
+                self._rouse()
+            else:
+                self._step_now()
+
+    def _step_now(self) -> None:
         self._stepping = True
         try:
             self.run_once()

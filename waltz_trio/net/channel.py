@@ -62,6 +62,7 @@ class ChannelOwner(Protocol):
     arrivals: Arrivals
     scratch: bytearray
     killed: bool
+    touched: list[Channel]  # those that want `flush` at the end of this step
 
     def post(self, event: Writable | Closed) -> None:
         """Deliver an event to the machine."""
@@ -71,9 +72,6 @@ class ChannelOwner(Protocol):
 
     async def wait_room(self) -> None:
         """Wait until the machine can take more."""
-
-    def touch(self, channel: Channel) -> None:
-        """Note that the channel wants `flush` at the end of this step."""
 
     def spawn(self, task: Callable[[], Awaitable[object]], peer: str) -> None:
         """Run a task of the connection with `peer`, as long as the process at most."""
@@ -143,7 +141,7 @@ class TlsPipe:
                 await self.writable()
 
     # Trio keeps a task that waited for descriptor -1 registered under it for ever, and the next to wait for
-    # -1 gets a BusyResourceError: only these two methods wait, and never for a closed socket.
+    # -1 gets a BusyResourceError: what is waited for comes from `descriptor`, which is never that of a closed socket.
 
     async def readable(self) -> None:
         """Wait until the socket has bytes, or its end, to read.
@@ -151,13 +149,14 @@ class TlsPipe:
         Raises:
             trio.ClosedResourceError: it is closed, or was closed meanwhile.
         """
-        await wait_readable(self._descriptor())
+        await wait_readable(self.descriptor())
 
     async def writable(self) -> None:
         """Wait until the socket takes bytes; errors as `readable`."""
-        await wait_writable(self._descriptor())
+        await wait_writable(self.descriptor())
 
-    def _descriptor(self) -> int:
+    def descriptor(self) -> int:
+        """What to wait for; errors as `readable`."""
         number = self.sock.fileno()
         if number < 0:
             raise trio.ClosedResourceError("the socket was closed")
@@ -249,7 +248,7 @@ class Channel:
     def _touch(self) -> None:
         if not self._touched:
             self._touched = True
-            self._owner.touch(self)
+            self._owner.touched.append(self)
 
     def flush(self) -> None:
         """Hand the out-buffer to the kernel as far as it takes it; a task does the rest.
@@ -258,21 +257,19 @@ class Channel:
         """
         self._touched = False
         try:
-            self._flush()
+            if self._draining:
+                self._keep()
+                self._mark()
+            elif self._push():
+                if self._paused or self._state is not _State.OPEN:
+                    self._sent_all()
+            else:
+                self._keep()
+                self._mark()
+                self._drain_later()
         except Exception as error:
             self._fail(_unexpected(error))
             self._owner.surprised(self.peer, error)
-
-    def _flush(self) -> None:
-        if self._draining:
-            self._keep()
-            self._mark()
-        elif self._push():
-            self._sent_all()
-        else:
-            self._keep()
-            self._mark()
-            self._drain_later()
 
     def _push(self) -> bool:
         """Send until everything is gone (True) or the kernel's buffer is full (False)."""
@@ -310,10 +307,11 @@ class Channel:
     def _next_plain(self) -> memoryview:
         """The chunk that comes next: small ones together, a large one by itself, as to join it would be a copy."""
         chunks, count = self._chunks, 1
-        if len(chunks) > 1 and len(chunks[0]) < LARGE:
-            while count < len(chunks) and len(chunks[count]) < LARGE:
+        total = len(chunks)
+        if total > 1 and len(chunks[0]) < LARGE:
+            while count < total and len(chunks[count]) < LARGE:
                 count += 1
-        if count == len(chunks):
+        if count == total:
             self._chunks = []
         else:
             chunks, self._chunks = chunks[:count], chunks[count:]
@@ -442,7 +440,7 @@ class Channel:
             rest = view[:0]
             if surplus > _SURPLUS:
                 await self._wait_for_end()
-            await pipe.readable()
+            await wait_readable(pipe.descriptor())  # as `readable`, without a frame that every read goes through
             try:
                 size = sock.recv_into(scratch)
             except BlockingIOError:
@@ -472,17 +470,15 @@ class Channel:
         """
         incoming, overhead, outgoing = self._pipe.incoming, self._overhead, self._pipe.outgoing
         chunks: list[bytes] = []
-        poor = 0
+        ended, poor = False, 0
         while True:
-            count = len(chunks)
-            ended = self._decrypt_slice(chunks)
-            given = sum(map(len, chunks[count:]))
-            overhead.gave(given, len(chunks) - count)
-            poor -= given
-            if overhead.excessive or outgoing.pending > ANSWERS_MAX:
-                self._owner.complain(self.peer, f"the connection was ended: {EXCESS}")
-                self._fail(EXCESS)
-                return b"", False, data[:0]
+            if incoming.pending:
+                given, ended = self._decrypt_slice(chunks)
+                poor -= given
+                if overhead.excessive or outgoing.pending > ANSWERS_MAX:
+                    self._owner.complain(self.peer, f"the connection was ended: {EXCESS}")
+                    self._fail(EXCESS)
+                    return b"", False, data[:0]
             if ended or not data or poor > _POOR:
                 break
             piece, data = data[:SLICE], data[SLICE:]
@@ -493,18 +489,24 @@ class Channel:
             self._touch_now()  # TLS answered by itself (key update)
         return (chunks[0] if len(chunks) == 1 else b"".join(chunks)), ended, memoryview(bytes(data))
 
-    def _decrypt_slice(self, chunks: list[bytes]) -> bool:
-        """Append what the bytes that TLS has got hold; whether the peer said goodbye."""
+    def _decrypt_slice(self, chunks: list[bytes]) -> tuple[int, bool]:
+        """Append what the bytes that TLS has got hold; how much that is, and whether the peer said goodbye."""
         read, incoming = self._pipe.tls.read, self._pipe.incoming
+        given = records = 0
+        ended = False
         try:
             while incoming.pending:
                 chunk = read(_RECORD)
                 if not chunk:
-                    return True
+                    ended = True
+                    break
                 chunks.append(chunk)
+                given += len(chunk)
+                records += 1
         except ssl.SSLWantReadError:
             pass
-        return False
+        self._overhead.gave(given, records)
+        return given, ended
 
     def _touch_now(self) -> None:
         self._cipher = memoryview(self._pipe.outgoing.read())

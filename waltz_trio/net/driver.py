@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import resource
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from socket import socket
 from typing import Any
 
@@ -86,8 +86,11 @@ class NodeDriver:
         self.report = report or (lambda level, text: None)
         self._complaints = Complaints(self.report)
         self.complain = self._complaints.put
-        self.pump: Pump[Any, Any] = Pump(machine, self._perform, name=name, recorded_batches=recorded_batches)
+        self.pump: Pump[Any, Any] = Pump(
+            machine, self._perform, name=name, recorded_batches=recorded_batches, others=self.arrivals.any
+        )
         self.post = self.pump.post
+        self.deliver = self.pump.deliver  # what has come from outside: its step waits for others that can be read
         self.post_all = self.pump.post_all
         self.wait_room = self.pump.wait_room
         self.znodes: ZnodeStore | None = None
@@ -108,7 +111,7 @@ class NodeDriver:
         self._channels: dict[int, Channel] = {}
         self._hosts: dict[int, tuple[Port, tuple[str, ...]]] = {}  # dialed: port, names of its certificate
         self._dials: dict[int, tuple[trio.CancelScope, list[str]]] = {}
-        self._touched: list[Channel] = []
+        self.touched: list[Channel] = []  # those that have something to flush at the end of this step
         self._listeners: list[socket] = []
         self._last_conn = 0
         self._accepted = 0
@@ -185,8 +188,8 @@ class NodeDriver:
             assert self.znodes is not None, "the machine talks to ZooKeeper before it heard of a session"
             self.znodes.submit(tuple(self._zk_requests))
             self._zk_requests.clear()
-        if self._touched:
-            touched, self._touched = self._touched, []
+        if self.touched:
+            touched, self.touched = self.touched, []
             for channel in touched:
                 channel.flush()
         if self._afterwards is not None:
@@ -235,17 +238,6 @@ class NodeDriver:
 
     # ---- connections -----------------------------------------------------------------------------
 
-    def touch(self, channel: Channel) -> None:
-        """Note that a channel has something to flush at the end of this step."""
-        self._touched.append(channel)
-
-    def deliver(self, events: Sequence[Any]) -> None:
-        """Step with what has come from outside: at once, unless a connection has something to read, too."""
-        if self.arrivals.any():
-            self.post_all(events)
-        else:
-            self.pump.post_all_now(events)
-
     def spawn(self, task: Callable[[], Awaitable[object]], peer: str) -> None:
         """Run a task of the connection with `peer`, as long as this process at most."""
         self._start(self._supervised, peer, task)
@@ -292,7 +284,10 @@ class NodeDriver:
         if reason:  # closed in the very moment it stood
             channel.close(reason[0])
             channel.flush()
-        await self._run_channel(channel)
+        try:
+            await channel.run()
+        finally:
+            self._forget(channel)
 
     def change_roles(self, roles: Roles) -> None:
         """Apply changed rules to peers that connect, and to those that this process has dialed."""
@@ -383,20 +378,20 @@ class NodeDriver:
             channel = Channel(self._last_conn, pipe, peer, self)
             self._channels[channel.conn] = channel
             self.post(Accepted(channel.conn, port, peer, names))
-            await self._run_channel(channel)
+            try:
+                await channel.run()
+            finally:
+                self._forget(channel)
         finally:
             if accepted:
                 self._accepted -= 1
             pipe.close(reset=self.killed)
 
-    async def _run_channel(self, channel: Channel) -> None:
-        try:
-            await channel.run()
-        finally:
-            del self._channels[channel.conn]
-            self._hosts.pop(channel.conn, None)
-            if self._quiet is not None and not self._channels:
-                self._quiet.set()
+    def _forget(self, channel: Channel) -> None:
+        del self._channels[channel.conn]
+        self._hosts.pop(channel.conn, None)
+        if self._quiet is not None and not self._channels:
+            self._quiet.set()
 
 
 def accepted_max(limits: NetLimits) -> int:

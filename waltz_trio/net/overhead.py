@@ -34,7 +34,8 @@ class Overhead:
 
     def gave(self, size: int, records: int) -> None:
         """They held so many bytes for us, in so many records."""
-        self._barren = max(0, self._barren - size - _AROUND * records)
+        left = self._barren - size - _AROUND * records
+        self._barren = left if left > 0 else 0
 
     @property
     def barren(self) -> int:

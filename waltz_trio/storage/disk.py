@@ -24,6 +24,7 @@ from waltz_core.storage.effects import (
     Operation,
     SyncDirectory,
     SyncFile,
+    WriteAt,
 )
 from waltz_trio.base.groups import groups
 from waltz_trio.base.log import described
@@ -202,9 +203,11 @@ class Disk:
 
     def _answer(self, step: Step) -> Exception | Failures | None:
         try:
-            if type(step) is SyncEach:
+            if type(step) is WriteAt:  # most of them
+                self.files.apply(step)
+            elif type(step) is SyncEach:
                 return self._syncs.each(step.files)
-            if type(step) is SyncWhole:
+            elif type(step) is SyncWhole:
                 self._syncs.whole(step.files)
             else:
                 self._apply(step)  # type: ignore[arg-type]  # what is left is an operation

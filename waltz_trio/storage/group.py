@@ -90,12 +90,12 @@ def _sync_all(
     something else is written has its sync between them, in its batch.
     """
     unsynced: dict[Sync, Exception] = {}
-    files = tuple(sync for sync in wanted if isinstance(sync, SyncFile))
+    files = tuple([sync for sync in wanted if type(sync) is SyncFile])
     # The error of a whole sync may be another process's: each file is then asked for itself.
     if files and (len(files) == 1 or not whole(files) or (yield SyncWhole(files)) is not None):
         unsynced.update((yield SyncEach(files)))
     for sync in wanted:
-        if isinstance(sync, SyncDirectory):
+        if type(sync) is SyncDirectory:
             error = yield sync
             if error is not None:
                 unsynced[sync] = error
@@ -104,10 +104,14 @@ def _sync_all(
 
 def _trailing_syncs(operations: tuple[Operation, ...]) -> tuple[tuple[Operation, ...], list[Sync]]:
     """What must be carried out in place, and the syncs at the end that may wait for those of other batches."""
-    at = len(operations)
-    while at and isinstance(operations[at - 1], SyncFile | SyncDirectory):
-        at -= 1
-    return operations[:at], [one for one in operations[at:] if isinstance(one, SyncFile | SyncDirectory)]
+    syncs: list[Sync] = []
+    for one in reversed(operations):
+        if type(one) is SyncFile or type(one) is SyncDirectory:
+            syncs.append(one)
+        else:
+            break
+    syncs.reverse()
+    return operations[: len(operations) - len(syncs)], syncs
 
 
 def look(files: Files, effect: DiskRead | DiskList) -> DiskEvent:
