@@ -47,9 +47,14 @@ def encode_frames(first: int, transactions: Iterable[HasHeader]) -> bytes:
 
 
 def frames_of(headers: HeaderRun) -> bytes:
-    """Feed frames under codec version 0 of headers: their bytes in another order, moved column by column."""
-    encoded = headers.encoded
-    frames = bytearray(_EMPTY * len(headers))
+    """Feed frames under codec version 0 of headers."""
+    return frames_of_headers(headers.encoded)
+
+
+@twin
+def frames_of_headers(encoded: bytes) -> bytes:
+    """The same of encoded headers: their bytes in another order, moved column by column."""
+    frames = bytearray(_EMPTY * (len(encoded) // HEADER_SIZE))
     for at in range(HEADER_SIZE):
         frames[_PLACES[at] :: FRAME_SIZE] = encoded[at::HEADER_SIZE]
     return bytes(frames)
