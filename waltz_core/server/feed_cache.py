@@ -69,6 +69,11 @@ def with_version(frames: bytes, version: int) -> bytes:
     return bytes(patched)
 
 
+def left_in_block(first: int) -> int:
+    """Ids from `first` on to the end of its block: what a subscriber gets in one turn, and what is read for one."""
+    return _BLOCK - first % _BLOCK
+
+
 class _Block:
     """Frames of consecutive ids inside one block, from `start` on."""
 

@@ -108,10 +108,10 @@ def test_a_lagging_subscription_reads_what_the_cache_lost_once_for_all() -> None
     feed.subscribe(2, REQ, 10, 100, END)
     out: list[FeedEffect] = []
     feed.serve(0, out)
-    assert out == [ReadHeaders(11, 1000)]
+    assert out == [ReadHeaders(11, 1013)]
     assert feed.deadline(0) is None
 
-    feed.headers(11, frames(11, 1000))
+    feed.headers(11, frames(11, 1013))
     assert feed.deadline(7) == 7
     out.clear()
     feed.serve(0, out)
