@@ -28,7 +28,7 @@ from typing import TypeAlias
 from waltz_core.base.ids import ReqId
 from waltz_core.base.record import record
 from waltz_core.base.turns import Allowance, Turns
-from waltz_core.server.feed_cache import FRAME_SIZE, FeedCache, left_in_block
+from waltz_core.server.feed_cache import FRAME_SIZE, FeedCache, to_block_end
 from waltz_core.wire.client_messages import FeedSuspended, MountResponse
 
 _SLICE = 4096  # frames one lagging subscription gets per turn
@@ -361,7 +361,7 @@ class Feed:
             waiting[subscription] = None
             return 1
         self._reads[first] = {subscription: None}
-        count = min(left_in_block(first), self._mark - first + 1)
+        count = min(to_block_end(first), self._mark - first + 1)
         out.append(ReadHeaders(first, count))
         return _HEADER_COST * count
 

@@ -69,9 +69,13 @@ def with_version(frames: bytes, version: int) -> bytes:
     return bytes(patched)
 
 
-def left_in_block(first: int) -> int:
-    """Ids from `first` on to the end of its block: what a subscriber gets in one turn, and what is read for one."""
-    return _BLOCK - first % _BLOCK
+def to_block_end(first: int) -> int:
+    """How many ids to read from `first` on: to the end of its block, or of the next one if that is near.
+
+    A subscriber gets what is in one block in one turn. More than two of them might not be kept.
+    """
+    left = _BLOCK - first % _BLOCK
+    return left if left >= _BLOCK // 2 else left + _BLOCK
 
 
 class _Block:
