@@ -101,7 +101,9 @@ def test_the_oldest_feed_of_a_connection_makes_room_with_its_closing_message_and
     assert out == [SendReply(1, ends[1])]
 
 
-@pytest.mark.parametrize(("first", "count"), [(0, 1024), (1, 1023), (512, 512), (513, 1535), (1023, 1025), (1024, 1024)])
+@pytest.mark.parametrize(
+    ("first", "count"), [(0, 1024), (1, 1023), (512, 512), (513, 1535), (1023, 1025), (1024, 1024)]
+)
 def test_what_the_cache_lost_is_read_to_the_end_of_a_block(first: int, count: int) -> None:
     """Or of the next one, if that is near; the smallest cache keeps it until it is sent."""
     feed = Feed(FeedCache(0))
