@@ -7,9 +7,11 @@ expects; any other object is read and made as Python does it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.buffer cimport PyBUF_READ
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.long cimport PyLong_FromLong, PyLong_FromLongLong
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
@@ -18,6 +20,8 @@ cdef extern from "Python.h":
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
+
+from array import array
 
 try:
     from isal.isal_zlib import crc32  # as waltz_core.base.checksum says
@@ -406,6 +410,14 @@ def hand_out(list handed, cls, partition, records, payloads, fetch, last):
 # ---- records ---------------------------------------------------------------------------------
 
 
+cdef inline uint32_t _checksum(const unsigned char *p, Py_ssize_t size) except? 0:
+    """CRC-32 of a piece of a buffer, which outlives the call."""
+    # For the function, a copy of little is cheaper to make than a view: 0.05 µs instead of 0.08 for 200 bytes.
+    if size <= 2048:
+        return <uint32_t>crc32(PyBytes_FromStringAndSize(<const char *>p, size))
+    return <uint32_t>crc32(PyMemoryView_FromMemory(<char *>p, size, PyBUF_READ))
+
+
 def encode_records(first, appends):
     cdef Py_ssize_t count, at, total = 0, size
     cdef long long transaction_id
@@ -523,7 +535,6 @@ def transcode_disk(buffer, first, count):
     ):
         return REFERENCES["transcode_disk"](buffer, first, count)
     p = <const unsigned char *>PyBytes_AS_STRING(buffer)
-    whole = memoryview(buffer)
     at, size, stop = 0, PyBytes_GET_SIZE(buffer), 0
     starts = [0]
     # First what is sound, then all of it at once: how long the result is, is known then.
@@ -534,7 +545,7 @@ def transcode_disk(buffer, first, count):
         if length < 0 or size - at - 40 < length:
             break
         end = at + 36 + length
-        if <uint32_t>crc32(whole[at:end]) != get32(p + end):
+        if _checksum(p + at, end - at) != get32(p + end):
             break
         at = end + 4
         stop += 36 + length
@@ -606,7 +617,6 @@ def sound_count(buffer, starts, first):
     if PyList_GET_SIZE(starts) == 0 or not waltz_long(starts[0], &place):
         return REFERENCES["sound_count"](buffer, starts, first)
     p = <const unsigned char *>PyBytes_AS_STRING(buffer)
-    whole = memoryview(buffer)
     for number in range(PyList_GET_SIZE(starts) - 1):
         if (
             not waltz_long(starts[number + 1], &following)
@@ -617,11 +627,83 @@ def sound_count(buffer, starts, first):
             return REFERENCES["sound_count"](buffer, starts, first)
         if <int64_t>get64(p + place) != expected:
             return number
-        if <uint32_t>crc32(whole[place + 32 : following - 4]) != get32(p + following - 4):
+        if _checksum(p + place + 32, following - place - 36) != get32(p + following - 4):
             return number
         expected += 1
         place = following
     return PyList_GET_SIZE(starts) - 1
+
+
+def cut_headers(encoded, starts):
+    cdef const unsigned char *p
+    cdef unsigned char *q
+    cdef Py_ssize_t count, number
+    cdef long long begin
+    if type(encoded) is not bytes or type(starts) is not list or PyList_GET_SIZE(starts) == 0:
+        return REFERENCES["cut_headers"](encoded, starts)
+    p = <const unsigned char *>PyBytes_AS_STRING(encoded)
+    count = PyList_GET_SIZE(starts) - 1
+    made = PyBytes_FromStringAndSize(NULL, 28 * count)
+    q = <unsigned char *>PyBytes_AS_STRING(made)
+    for number in range(count):
+        if (
+            not waltz_long(<object>PyList_GET_ITEM(starts, number), &begin)
+            or not 0 <= begin <= PyBytes_GET_SIZE(encoded) - 28
+        ):
+            return REFERENCES["cut_headers"](encoded, starts)
+        memcpy(q, p + begin, 28)
+        q += 28
+    return made
+
+
+def dense_ids(encoded, first):
+    cdef const unsigned char *p
+    cdef Py_ssize_t count, number
+    cdef long long begin
+    if type(encoded) is not bytes or PyBytes_GET_SIZE(encoded) % 28 != 0 or not waltz_long(first, &begin):
+        return REFERENCES["dense_ids"](encoded, first)
+    p = <const unsigned char *>PyBytes_AS_STRING(encoded)
+    count = PyBytes_GET_SIZE(encoded) // 28
+    if begin > 0x7FFFFFFFFFFFFFFF - count:
+        return REFERENCES["dense_ids"](encoded, first)
+    for number in range(count):
+        if <int64_t>get64(p + 28 * number) != begin + number:
+            return False
+    return True
+
+
+def frames_of_headers(encoded):
+    cdef const unsigned char *p
+    cdef unsigned char *q
+    cdef Py_ssize_t number
+    if type(encoded) is not bytes or PyBytes_GET_SIZE(encoded) % 28 != 0:
+        return REFERENCES["frames_of_headers"](encoded)
+    p = <const unsigned char *>PyBytes_AS_STRING(encoded)
+    made = PyBytes_FromStringAndSize(NULL, PyBytes_GET_SIZE(encoded) // 28 * 36)
+    q = <unsigned char *>PyBytes_AS_STRING(made)
+    for number in range(PyBytes_GET_SIZE(encoded) // 28):
+        memcpy(q, b"L\x00\x00\x00\x00\x00\x1d\x04", 8)
+        memcpy(q + 8, p + 8, 16)
+        memcpy(q + 24, p, 8)
+        memcpy(q + 32, p + 24, 4)
+        p += 28
+        q += 36
+    return made
+
+
+def plausible(entries, end):
+    cdef const uint64_t[::1] places
+    cdef Py_ssize_t number
+    cdef uint64_t previous = 128 - 40
+    cdef long long last
+    if type(entries) is not array or entries.typecode != "Q" or not waltz_long(end, &last) or last < 0:
+        return REFERENCES["plausible"](entries, end)
+    places = entries
+    for number in range(places.shape[0]):
+        if places[number] < 40 or places[number] - 40 < previous:
+            return False
+        previous = places[number]
+    return last >= 40 and previous <= <uint64_t>(last - 40)
 
 
 # ---- the way of an append through a server ---------------------------------------------------

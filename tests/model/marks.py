@@ -33,7 +33,7 @@ _LAG = 20  # transactions
 _MOUNT_ANSWER, _FEED_REQUEST, _FEED_DATA, _FEED_END = 1, 3, 4, 5
 _REFUSED, _ERROR, _WINDOW_REQUEST = 35, 46, 49
 _DATA_REQUEST, _RANGE_REQUEST = 6, 36
-_ASKED_MAX = 512  # payloads in one request of a client
+_ASKED_MAX = 1024  # payloads in one request of a client
 
 _REFUSALS = {
     Refusal.GENERATION: "an append came for another generation",

@@ -278,6 +278,8 @@ def test_runs_of_records_that_are_passed_on(
                 same(twins, "cut_records", buffer, before, end, count)
         same(twins, "sound_count", buffer[before:], starts, first)
         same(twins, "sound_count", buffer[before:], starts[:1], first)
+        for places in (starts, starts[:1], [], [*starts, 2**70], [-3, *starts], [*starts, len(buffer) - 27, 0]):
+            same(twins, "cut_headers", buffer[before:], places)
         for count in range(len(records) + 2):
             same(twins, "data_of", buffer[before:], starts, count)
             same(twins, "data_of", bytes(buffer[before:])[:-1], starts, count)
@@ -305,6 +307,42 @@ def test_runs_of_records_from_the_disk(
             same(twins, "transcode_disk", buffer, first, count)
             read = REFERENCES["transcode_disk"](buffer, first, count)
             assert RecordRun(*read) == decode_run(bytes(buffer), first, count)[0]
+
+
+@pytest.mark.parametrize("size", [0, 2047, 2048, 2049, 100_000])
+def test_data_of_any_size_has_the_same_checksum(twins: ModuleType, size: int) -> None:
+    record = Record(0, ReqId(bytes(16)), 7, bytes(size), checksum_of(bytes(size)))
+    on_disk = encode_record(record)
+    same(twins, "transcode_disk", on_disk, 0, 1)
+    encoded, starts = REFERENCES["transcode_disk"](on_disk, 0, 1)
+    assert starts == [0, size + 36]
+    for damaged in (encoded, encoded[:-1] + bytes([encoded[-1] ^ 1])):
+        same(twins, "sound_count", damaged, starts, 0)
+
+
+@given(
+    headers=st.lists(st.tuples(st.sampled_from([0] * 9 + [1]), REQ_IDS, INT32), max_size=5),
+    first=st.one_of(st.integers(-2, 9), st.just(2**63 - 2), st.just(2**63)),
+    cut=st.sampled_from([0] * 5 + [1, 28]),
+    place=st.sampled_from([bytes, bytearray]),
+)
+def test_headers_that_are_passed_on(twins: ModuleType, headers: list[Any], first: int, cut: int, place: Any) -> None:
+    layout = Struct(">q16si")
+    rows = [((first + at + step) % 2**63, *rest) for at, (step, *rest) in enumerate(headers)]
+    encoded = place(b"".join([layout.pack(*row) for row in rows])[cut:])
+    same(twins, "dense_ids", encoded, first)
+    same(twins, "frames_of_headers", encoded)
+
+
+@given(
+    steps=st.lists(st.sampled_from([40, 40, 50, 39, 0, -1, 2**62, 2**63 - 200]), max_size=5),
+    begin=st.sampled_from([128, 128, 127, 0]),
+    beyond=st.sampled_from([40, 40, 39, 0, -(2**63), 2**63]),
+    kind=st.sampled_from("QQQq"),
+)
+def test_places_of_records(twins: ModuleType, steps: list[int], begin: int, beyond: int, kind: str) -> None:
+    places = [max(0, sum(steps[:at], begin)) % 2 ** (64 if kind == "Q" else 63) for at in range(len(steps))]
+    same(twins, "plausible", array(kind, places), (places[-1] if places else begin) + beyond)
 
 
 REQUESTS = st.lists(

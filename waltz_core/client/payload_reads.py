@@ -25,7 +25,7 @@ from itertools import takewhile
 from waltz_core.base.edge import Level, Report
 from waltz_core.base.id_set import IdSet
 from waltz_core.base.ids import req_sequence
-from waltz_core.base.log import Record
+from waltz_core.base.log import RECORD_OVERHEAD, Record
 from waltz_core.base.pending import Pending
 from waltz_core.client.calls import Fetched, Unfetchable
 from waltz_core.client.context import ClientContext
@@ -43,7 +43,8 @@ from waltz_core.wire.records import RecordRun
 
 RANGES_VERSION = 5  # codec that knows ranges of records
 _RANGE_MIN = 4  # shorter runs of ids go one by one: the server may have some of them at hand, and others not
-_RANGE_MAX = 512  # ids in one request: several are under way at a time
+_RANGE_MAX = 1_024  # ids in one request; two are under way at a time, as `fetch_in_flight_max` says
+_ANSWER_SIZE = 1 << 20  # bytes of records in one answer: what goes beyond them is read by the server for nothing
 _SINGLES_MAX = 512  # reads of one payload each that are under way at a time
 _COMPLAIN_AT = 6  # failures of one read before a person is warned; by then it has waited for half a second
 
@@ -62,6 +63,7 @@ class PayloadReads:
         "_partition",
         "_paused",
         "_progress_at",
+        "_range_size",
         "_ranges",
         "_settings",
         "_single",
@@ -80,6 +82,7 @@ class PayloadReads:
         self._waiting: deque[range] = deque()  # none is empty
         self._in_flight = IdSet()
         self._ranges: Pending[tuple[range, int]] = Pending(link)  # the ids of each request for a range, and since when
+        self._range_size = _RANGE_MAX  # ids whose payloads fit into one answer, if they are as large as the last ones
         self._singles: dict[int, int] = {}  # id of each request for a single one → since when
         self._single: set[int] = set()  # ids that no range gave us
         self._paused: list[tuple[int, int]] = []  # heap of (when, transaction id)
@@ -185,7 +188,9 @@ class PayloadReads:
         if self._failures:
             for each in read:
                 self._failures.pop(each, None)
-        if not read:
+        if read:
+            self._range_size = _ANSWER_SIZE * count // (sum(map(len, data)) + RECORD_OVERHEAD * count)
+        else:
             self._single.update(ids)  # or the same would be asked again at once
         if count < len(ids):
             self._waiting.appendleft(ids[count:])
@@ -236,8 +241,9 @@ class PayloadReads:
         ranges = link.version >= RANGES_VERSION
         if not ranges:
             room = min(room, _SINGLES_MAX - len(in_flight))
+        size = min(max(self._range_size, _RANGE_MIN), _RANGE_MAX) if ranges else 1
         while waiting and room > 0:
-            ids = self._run(min(room, _RANGE_MAX) if ranges else 1)
+            ids = self._run(min(room, size))
             if not ids:
                 continue
             in_flight.update(ids)

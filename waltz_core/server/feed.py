@@ -28,7 +28,7 @@ from typing import TypeAlias
 from waltz_core.base.ids import ReqId
 from waltz_core.base.record import record
 from waltz_core.base.turns import Allowance, Turns
-from waltz_core.server.feed_cache import FRAME_SIZE, FeedCache
+from waltz_core.server.feed_cache import FRAME_SIZE, FeedCache, to_block_end
 from waltz_core.wire.client_messages import FeedSuspended, MountResponse
 
 _SLICE = 4096  # frames one lagging subscription gets per turn
@@ -40,7 +40,6 @@ _BUSY_MS = 50  # after appends were last seen to wait: their client's next ones 
 _BUSY_COST = 1_600  # a millisecond
 _BUSY_COST_MAX = 2 * _SLICE  # saved
 _HEADER_COST = 40  # of each that is read from a replica: most of it there, where appends wait for it, too
-_READ_COUNT = 1000  # headers per read from a replica
 _READS_MAX = 8  # reads under way
 _RETRY_MS = 100
 _FEEDS_MAX = 4  # of one connection; a client uses one at a time, and a mount beside it
@@ -361,7 +360,7 @@ class Feed:
             waiting[subscription] = None
             return 1
         self._reads[first] = {subscription: None}
-        count = min(_READ_COUNT, self.mark - first + 1)
+        count = min(to_block_end(first), self.mark - first + 1)
         out.append(ReadHeaders(first, count))
         return _HEADER_COST * count
 

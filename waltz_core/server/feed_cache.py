@@ -47,9 +47,14 @@ def encode_frames(first: int, transactions: Iterable[HasHeader]) -> bytes:
 
 
 def frames_of(headers: HeaderRun) -> bytes:
-    """Feed frames under codec version 0 of headers: their bytes in another order, moved column by column."""
-    encoded = headers.encoded
-    frames = bytearray(_EMPTY * len(headers))
+    """Feed frames under codec version 0 of headers."""
+    return frames_of_headers(headers.encoded)
+
+
+@twin
+def frames_of_headers(encoded: bytes) -> bytes:
+    """The same of encoded headers: their bytes in another order, moved column by column."""
+    frames = bytearray(_EMPTY * (len(encoded) // HEADER_SIZE))
     for at in range(HEADER_SIZE):
         frames[_PLACES[at] :: FRAME_SIZE] = encoded[at::HEADER_SIZE]
     return bytes(frames)
@@ -62,6 +67,15 @@ def with_version(frames: bytes, version: int) -> bytes:
     patched = bytearray(frames)
     patched[2::FRAME_SIZE] = bytes((version,)) * (len(frames) // FRAME_SIZE)
     return bytes(patched)
+
+
+def to_block_end(first: int) -> int:
+    """How many ids to read from `first` on: to the end of its block, or of the next one if that is near.
+
+    A subscriber gets what is in one block in one turn. More than two of them might not be kept.
+    """
+    left = _BLOCK - first % _BLOCK
+    return left if left >= _BLOCK // 2 else left + _BLOCK
 
 
 class _Block:

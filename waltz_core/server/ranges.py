@@ -32,7 +32,7 @@ from waltz_core.wire.client_messages import (
 from waltz_core.wire.headers import HeaderRun
 from waltz_core.wire.records import RecordRun, headers_of
 
-COUNT_MAX = 1_000  # records in one answer
+COUNT_MAX = 1_024  # records in one answer: what a client asks for at a time
 SIZE_MAX = 1 << 20  # bytes of records in one answer; one larger record goes alone
 _READS_MAX = 8  # reads under way; others wait their turn
 _CACHED_MAX = 1_000  # records given out from the cache in one step, about: a millisecond, which everybody else waits

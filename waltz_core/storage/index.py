@@ -6,6 +6,7 @@ import sys
 from array import array
 from collections.abc import Iterable
 
+from waltz_core.base.twins import twin
 from waltz_core.storage.record_codec import RECORD_SIZE_MIN
 from waltz_core.storage.segment import HEADER_SIZE
 
@@ -35,6 +36,7 @@ def decode_entries(data: bytes) -> array[int]:
     return entries
 
 
+@twin
 def plausible(entries: array[int], end: int) -> bool:
     """Whether entries rise by at least a record each and leave room for the last one before `end`."""
     previous = HEADER_SIZE - RECORD_SIZE_MIN

@@ -11,6 +11,7 @@ from typing import Protocol, overload
 
 from waltz_core.base.ids import ReqId
 from waltz_core.base.log import RecordHeader
+from waltz_core.base.twins import twin
 from waltz_core.wire.encoded_run import EncodedRun
 from waltz_core.wire.primitives import RECORD_HEADER_LAYOUT, Field, Negative, read_count
 
@@ -33,6 +34,13 @@ class HasRecordHeader(HasHeader, Protocol):
 
     @property
     def transaction_id(self) -> int: ...
+
+
+@twin
+def dense_ids(encoded: bytes, first: int) -> bool:
+    """Whether the ids of encoded headers are `first`, `first + 1`, …"""
+    ids = [one for (one,) in _ID.iter_unpack(encoded)]
+    return ids == list(range(first, first + len(ids)))
 
 
 class HeaderRun(EncodedRun[RecordHeader]):
@@ -73,7 +81,7 @@ class HeaderRun(EncodedRun[RecordHeader]):
 
     def dense(self, first: int) -> bool:
         """Whether their ids are `first`, `first + 1`, …"""
-        return [one for (one,) in _ID.iter_unpack(self.encoded)] == list(range(first, first + len(self)))
+        return dense_ids(self.encoded, first)
 
 
 def header_list(negative: Negative) -> Field[Sequence[RecordHeader]]:

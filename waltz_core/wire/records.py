@@ -57,6 +57,12 @@ def data_of(buffer: bytes, starts: list[int], count: int) -> list[bytes]:
 
 
 @twin
+def cut_headers(encoded: bytes, starts: list[int]) -> bytes:
+    """All but the data and its length and checksum, of every record."""
+    return b"".join([encoded[start : start + HEADER_SIZE] for start in starts[:-1]])
+
+
+@twin
 def sound_count(buffer: bytes, starts: list[int], first: int) -> int:
     """How many records, from the first on, have the ids `first`, `first + 1`, … and the checksum of their data."""
     for number in range(len(starts) - 1):
@@ -132,8 +138,7 @@ class RecordRun(EncodedRun[Record]):
 
     def headers(self) -> HeaderRun:
         """All but the data, which is not looked at."""
-        encoded = self.encoded
-        return HeaderRun(b"".join([encoded[start : start + HEADER_SIZE] for start in self._starts[:-1]]))
+        return HeaderRun(cut_headers(self.encoded, self._starts))
 
     def payload(self, number: int) -> tuple[bytes, int]:
         """The data of one, and its checksum."""

@@ -75,13 +75,27 @@ def test_a_run_of_ids_is_one_request_and_its_answer_is_every_payload() -> None:
 
 
 def test_requests_under_way_are_bounded_in_transactions() -> None:
-    desk = reading([*range(2_000)], ClientSettings(fetch_in_flight_max=600))
+    desk = reading([*range(2_000)], ClientSettings(fetch_in_flight_max=1_100))
     first, second = requests = desk.take(RPC)
-    assert [range(one.first_id, one.last_id + 1) for one in requests] == [range(512), range(512, 600)]
-    desk.send(answer(second, range(512, 600)), kind=RPC)
-    assert asked(desk) == [range(600, 688)]
-    desk.send(answer(first, range(512)), kind=RPC)
-    assert asked(desk) == [range(688, 1_200)]
+    assert [range(one.first_id, one.last_id + 1) for one in requests] == [range(1_024), range(1_024, 1_100)]
+    desk.send(answer(second, range(1_024, 1_100)), kind=RPC)
+    assert asked(desk) == [range(1_100, 1_176)]
+    desk.send(answer(first, range(1_024)), kind=RPC)
+    assert asked(desk) == [range(1_176, 2_000)]
+
+
+def test_no_more_is_asked_for_than_an_answer_holds_if_payloads_are_as_large_as_the_last_ones() -> None:
+    desk = reading([*range(5_000)])
+    first, second = desk.take(RPC)
+    assert [range(one.first_id, one.last_id + 1) for one in (first, second)] == [range(1_024), range(1_024, 2_048)]
+    for request, size, expected in (
+        (first, (1 << 18) - 40, [range(1, 5), range(5, 9)]),
+        (second, 2 * (1 << 20), [range(1_025, 1_029)]),
+    ):
+        data = bytes(size)
+        record = Record(request.first_id, ReqId(bytes(16)), 0, data, signed_crc(data))
+        desk.send(RecordRangeResponse(request.req_id, 0, 10_000, (record,)), kind=RPC)
+        assert asked(desk)[: len(expected)] == expected
 
 
 def test_each_request_that_is_owed_is_listed_with_its_time() -> None:

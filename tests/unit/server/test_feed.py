@@ -101,6 +101,23 @@ def test_the_oldest_feed_of_a_connection_makes_room_with_its_closing_message_and
     assert out == [SendReply(1, ends[1])]
 
 
+@pytest.mark.parametrize(
+    ("first", "count"), [(0, 1024), (1, 1023), (512, 512), (513, 1535), (1023, 1025), (1024, 1024)]
+)
+def test_what_the_cache_lost_is_read_to_the_end_of_a_block(first: int, count: int) -> None:
+    """Or of the next one, if that is near; the smallest cache keeps it until it is sent."""
+    feed = Feed(FeedCache(0))
+    feed.restart(5000)
+    feed.subscribe(1, REQ, first - 1, count, END)
+    out: list[FeedEffect] = []
+    feed.serve(0, out)
+    assert out == [ReadHeaders(first, count)]
+    feed.headers(first, frames(first, count))
+    for _ in range(2):
+        feed.serve(0, out)
+    assert sent(out, 1) == count
+
+
 def test_a_lagging_subscription_reads_what_the_cache_lost_once_for_all() -> None:
     feed = Feed(FeedCache(1 << 20))
     feed.restart(5000)
@@ -108,10 +125,10 @@ def test_a_lagging_subscription_reads_what_the_cache_lost_once_for_all() -> None
     feed.subscribe(2, REQ, 10, 100, END)
     out: list[FeedEffect] = []
     feed.serve(0, out)
-    assert out == [ReadHeaders(11, 1000)]
+    assert out == [ReadHeaders(11, 1013)]
     assert feed.deadline(0) is None
 
-    feed.headers(11, frames(11, 1000))
+    feed.headers(11, frames(11, 1013))
     assert feed.deadline(7) == 7
     out.clear()
     feed.serve(0, out)
