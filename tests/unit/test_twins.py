@@ -39,7 +39,7 @@ from waltz_core.wire.records import RecordRun
 from waltz_trio.client.codecs import Raw, Utf8
 from waltz_trio.client.values import Append, Transaction
 
-for module in ("waltz_core.client.node", "waltz_core.server.node", "waltz_core.storage.transcode"):
+for module in ("waltz_core.client.node", "waltz_core.server.node", "waltz_core.storage.node"):
     importlib.import_module(module)  # for the references in them
 
 INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
